@@ -1,0 +1,50 @@
+package dedup
+
+import (
+	"context"
+	"time"
+)
+
+// Observer is told what became of each call. The library depends on no metrics package: write the few lines that turn an
+// [Event] into your counters and histograms.
+type Observer interface {
+	// Observe is called once for each call, after it, in the caller's goroutine, and possibly by many at once: it must
+	// be quick, must not panic, and must be safe for concurrent use. ctx is the call's, and may be done.
+	Observe(ctx context.Context, e Event)
+}
+
+// What is what became of a call. Its values fit a metric's label.
+type What string
+
+// What can become of a call of package idem.
+const (
+	Executed        What = "executed"         // the effect ran; with Do, it stands when the caller commits
+	Duplicate       What = "duplicate"        // the effect had run before
+	InProgress      What = "in_progress"      // another call holds the key
+	PayloadMismatch What = "payload_mismatch" // the key was used with another payload
+	Expired         What = "expired"          // the key's time lies before the retention window
+	Unfinished      What = "unfinished"       // a reservation ran out
+	FinalFailure    What = "final_failure"    // the key had ended in a final failure
+	Unknown         What = "unknown"          // COMMIT was not answered, and the answer could not be found out
+	Failed          What = "failed"           // anything else: the effect's own error, the server's, a lost connection, a panic
+)
+
+// Event describes one call. It never holds a key or a payload.
+type Event struct {
+	Table, Source, Operation string
+
+	What What
+	Code string // the SQLSTATE, where the server gave one
+
+	// Waited is the time that claiming took, nearly all of it the wait for another transaction that held the key. The
+	// round trips of the claim are in it, so it is never 0.
+	Waited time.Duration
+
+	// Held is how long this call held the key, from the claim to the end of the call: the time that a concurrent
+	// duplicate waits at least. With Do the caller holds it for longer, until the transaction ends.
+	Held time.Duration
+
+	// Age is, for a Duplicate, how long before this call the original was claimed, by the server's clock. Its highest
+	// values say how long a retention the sender needs.
+	Age time.Duration
+}

@@ -1,0 +1,123 @@
+package dedup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/internal/schema"
+)
+
+// DefaultRetention is how long a key is kept where a [Table] does not say: 35 days, longer than the longest documented
+// resend of a large sender (Google Pub/Sub can keep a message for 31 days).
+const DefaultRetention = 35 * 24 * time.Hour
+
+// The longest source, operation and key that a table stores, in bytes. Together they stay well below the 2,704 bytes of
+// a B-tree entry, whatever they hold: PostgreSQL compresses some values and not others, so that a limit set by trying
+// would depend on the content.
+const (
+	MaxScopeBytes = 255  // of a source, and of an operation
+	MaxKeyBytes   = 1024 // of a key's stored form; see idem.Scope.Key
+)
+
+// Layout is how a table is laid out on disk. The zero value is [Plain].
+type Layout int
+
+// Plain is one ordinary table with one index.
+const Plain Layout = 0
+
+// Table names a dedup table. The zero value is the table processed_events, found by the search path, with layout Plain
+// and [DefaultRetention]. A Table is a description: making one reads and writes nothing.
+type Table struct {
+	// Name is the table's name, with its schema or without: "events", "app.events". It is quoted for you, and its case
+	// kept; a part that holds a dot is written in double quotes. Empty means "processed_events".
+	Name string
+
+	// Layout must be the layout that the table was made with.
+	Layout Layout
+
+	// Retention is how long after its claim a key is kept, and so for how long duplicates are recognised. A key with a
+	// time of its own (idem.Key.OccurredAt) that lies further back is refused with idem.ErrExpired. 0 means
+	// [DefaultRetention]; a shorter one than your sender resends for lets late duplicates through.
+	Retention time.Duration
+}
+
+// resolve validates t and returns its name.
+func (t Table) resolve() (pg.Name, error) {
+	switch {
+	case t.Layout != Plain:
+		return pg.Name{}, errors.New("the table's layout is unknown")
+	case t.Retention < 0:
+		return pg.Name{}, errors.New("the table's retention is negative")
+	case t.Name == "":
+		return pg.Name{Table: schema.DefaultTable}, nil
+	}
+	return pg.ParseName(t.Name)
+}
+
+func resolveAll(tables []Table) ([]pg.Name, error) {
+	if len(tables) == 0 {
+		tables = []Table{{}}
+	}
+	names := make([]pg.Name, len(tables))
+	for i, t := range tables {
+		name, err := t.resolve()
+		if err != nil {
+			return nil, err
+		}
+		names[i] = name
+	}
+	return names, nil
+}
+
+// Validate reports whether t can be a table: its name, layout and retention. It does not look at a database; that is
+// what [Verify] does.
+func (t Table) Validate() error {
+	if _, err := t.resolve(); err != nil {
+		return fmt.Errorf("dedup: %w", err)
+	}
+	return nil
+}
+
+// DDL returns the SQL that makes the table, for goose, golang-migrate, tern, atlas or psql. It can be run again. Its
+// comments state the locks it takes. DDL panics where [Table.Validate] would return an error.
+func (t Table) DDL() string {
+	name, err := t.resolve()
+	if err != nil {
+		panic("dedup: Table.DDL: " + err.Error())
+	}
+	return schema.DDL(name)
+}
+
+// Migrate makes the tables, or brings them up to the version of this library; with none given, the zero [Table]. It owns
+// one READ COMMITTED transaction, in which it holds an advisory lock, so that several processes may call it at once: one
+// works, the others wait, and find everything done. On a table that is up to date it changes nothing, and needs no right to create.
+//
+// It ends with [Verify], and returns its *[VerifyError] for a table that it cannot mend, for instance one of yours that
+// has the same name; then, as on any other error, nothing is changed. It takes no lock on an existing table but those
+// which [Table.DDL] states for a newer version. Safe for concurrent use.
+func Migrate(ctx context.Context, db interface {
+	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
+}, tables ...Table,
+) error {
+	names, err := resolveAll(tables)
+	if err != nil {
+		return fmt.Errorf("dedup: migrate: %w", err)
+	}
+	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
+	err = pgx.BeginTxFunc(ctx, db, opts, func(tx pgx.Tx) error {
+		problems, err := schema.Migrate(ctx, pg.FromPgxTx(tx), names...)
+		if err != nil {
+			return err
+		}
+		return verifyError(problems)
+	})
+	if err != nil {
+		return fmt.Errorf("dedup: migrate: %w", err)
+	}
+	return nil
+}

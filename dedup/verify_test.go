@@ -1,0 +1,157 @@
+package dedup_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/internal/pgtest"
+)
+
+const dropKey = `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey;`
+
+// damages are what Verify must find, each by its own kind; fixed says that running the Fix of every problem mends it.
+var damages = []struct {
+	name, sql string
+	kinds     []string
+	fixed     bool
+}{
+	{"sound", ``, nil, true},
+	{"sound, as a unique index", dropKey + `CREATE UNIQUE INDEX ON processed_events (source, key, operation)`, nil, true},
+	{"constraint dropped", dropKey, []string{"constraint missing"}, true},
+	{"not unique", dropKey + `CREATE INDEX ON processed_events (key, operation, source)`, []string{"constraint missing"}, true},
+	{"deferrable", dropKey + `ALTER TABLE processed_events ADD PRIMARY KEY (key, operation, source) DEFERRABLE`, []string{"constraint deferrable"}, true},
+	{"partial", dropKey + `CREATE UNIQUE INDEX i ON processed_events (key, operation, source) WHERE attempt > 0`, []string{"index partial"}, true},
+	{"expression", dropKey + `CREATE UNIQUE INDEX i ON processed_events (lower(key), operation, source)`, []string{"index on an expression"}, true},
+	{"one column too many", dropKey + `ALTER TABLE processed_events ADD PRIMARY KEY (key, operation, source, processed_at)`, []string{"index has more columns"}, true},
+	{"one column too few", dropKey + `ALTER TABLE processed_events ADD PRIMARY KEY (key, source)`, []string{"other unique index", "constraint missing"}, true},
+	{"another unique index beside it", `CREATE UNIQUE INDEX i ON processed_events (key)`, []string{"other unique index"}, true},
+	{
+		"nullable column", dropKey + `ALTER TABLE processed_events ALTER COLUMN source DROP NOT NULL, ADD UNIQUE (key, operation, source)`,
+		[]string{"column nullable"}, true,
+	},
+	{
+		"collation", `ALTER TABLE processed_events ALTER COLUMN key TYPE text COLLATE "en-x-icu"`,
+		[]string{"collation"}, true,
+	},
+	{
+		"nondeterministic collation", `CREATE COLLATION blurred (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+		ALTER TABLE processed_events ALTER COLUMN key TYPE text COLLATE blurred`,
+		[]string{"collation"}, true,
+	},
+	{"table missing", `DROP TABLE processed_events`, []string{"table missing"}, true},
+	{"column missing", `ALTER TABLE processed_events DROP COLUMN payload_hash, DROP COLUMN failed`, []string{"column missing", "column missing"}, true},
+	{
+		"column type", `ALTER TABLE processed_events DROP CONSTRAINT processed_events_payload_hash_check, ALTER COLUMN payload_hash TYPE text`,
+		[]string{"column type"}, false,
+	},
+	{"not logged", `ALTER TABLE processed_events SET UNLOGGED`, []string{"not logged"}, true},
+	{"trigger", `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+		CREATE TRIGGER t BEFORE INSERT OR UPDATE ON processed_events FOR EACH ROW EXECUTE FUNCTION f()`, []string{"trigger"}, true},
+	{"trigger that is harmless", `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+		CREATE TRIGGER a AFTER INSERT ON processed_events FOR EACH ROW EXECUTE FUNCTION f();
+		CREATE TRIGGER b BEFORE DELETE ON processed_events FOR EACH ROW EXECUTE FUNCTION f();
+		CREATE TRIGGER d BEFORE INSERT ON processed_events FOR EACH ROW EXECUTE FUNCTION f();
+		ALTER TABLE processed_events DISABLE TRIGGER d`, nil, true},
+	{"rule", `CREATE RULE r AS ON INSERT TO processed_events DO INSTEAD NOTHING`, []string{"rule"}, true},
+	{"view", `ALTER TABLE processed_events RENAME TO hidden; CREATE VIEW processed_events AS SELECT * FROM hidden`, []string{"not a table"}, false},
+	{"partitioned", `DROP TABLE processed_events; CREATE TABLE processed_events (key text) PARTITION BY HASH (key)`, []string{"not a table"}, false},
+	{"in another schema of the path", `CREATE SCHEMA app; ALTER TABLE processed_events SET SCHEMA app`, []string{"table in another schema"}, false},
+	{"a second one in the path", `CREATE SCHEMA app; CREATE TABLE app.processed_events (LIKE processed_events)`, []string{"table in another schema"}, false},
+	{"outside of the path", `CREATE SCHEMA away; ALTER TABLE processed_events SET SCHEMA away`, []string{"table in another schema"}, false},
+}
+
+func TestVerify(t *testing.T) {
+	for _, d := range damages {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := pgtest.Config(t)
+			cfg.ConnConfig.RuntimeParams["search_path"] = "public, app"
+			pool := pgtest.PoolConfig(t, cfg)
+			require.NoError(t, dedup.Migrate(t.Context(), pool))
+			exec1(t, pool, d.sql)
+			problems := verify(t, pool)
+			var kinds []string
+			for _, p := range problems {
+				kinds = append(kinds, p.Kind)
+				require.NotEmpty(t, p.Message)
+				require.Contains(t, p.Fix, ";")
+				require.Contains(t, p.Table, "processed_events")
+			}
+			require.ElementsMatch(t, d.kinds, kinds, "%v", problems)
+			if d.fixed {
+				for _, p := range problems {
+					exec1(t, pool, p.Fix)
+				}
+				require.Empty(t, verify(t, pool), "after the fixes were run")
+			}
+		})
+	}
+}
+
+func verify(t *testing.T, pool *pgxpool.Pool) []dedup.Problem {
+	t.Helper()
+	err := dedup.Verify(t.Context(), pool)
+	if err == nil {
+		return nil
+	}
+	var bad *dedup.VerifyError
+	require.ErrorAs(t, err, &bad)
+	for _, p := range bad.Problems {
+		require.ErrorContains(t, err, p.Fix[:20], "the message shows what mends it")
+	}
+	return bad.Problems
+}
+
+// An index that a failed CREATE INDEX CONCURRENTLY left behind.
+func TestVerifyInvalidIndex(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	require.NoError(t, dedup.Migrate(t.Context(), pool))
+	exec1(t, pool, dropKey)
+	exec1(t, pool, `INSERT INTO processed_events (source, operation, key) VALUES ('s', 'o', 'k'), ('s', 'o', 'k')`)
+	_, err := pool.Exec(t.Context(), `CREATE UNIQUE INDEX CONCURRENTLY half ON processed_events (key, operation, source)`)
+	require.Error(t, err)
+	problems := verify(t, pool)
+	require.Len(t, problems, 1)
+	require.Equal(t, "index invalid", problems[0].Kind)
+	exec1(t, pool, `DELETE FROM processed_events`)
+	exec1(t, pool, problems[0].Fix)
+	require.Empty(t, verify(t, pool))
+}
+
+// Verify answers for the role that asks.
+func TestVerifyRole(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	require.NoError(t, dedup.Migrate(t.Context(), pool))
+	role := "reader_" + pool.Config().ConnConfig.Database
+	exec1(t, pool, `CREATE ROLE `+role)
+	exec1(t, pool, `GRANT SELECT ON processed_events TO `+role)
+	exec1(t, pool, `ALTER TABLE processed_events ENABLE ROW LEVEL SECURITY`)
+	defer func() {
+		exec1(t, pool, `DROP OWNED BY `+role)
+		exec1(t, pool, `DROP ROLE `+role)
+	}()
+	require.Empty(t, verify(t, pool), "the owner is not subject to row security")
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `SET ROLE `+role)
+	require.NoError(t, err)
+	var bad *dedup.VerifyError
+	require.ErrorAs(t, dedup.Verify(t.Context(), conn), &bad)
+	require.Equal(t, []string{"rights missing", "row security"}, []string{bad.Problems[0].Kind, bad.Problems[1].Kind})
+	_, err = conn.Exec(t.Context(), `RESET ROLE`)
+	require.NoError(t, err)
+	for _, p := range bad.Problems {
+		exec1(t, pool, p.Fix)
+	}
+	_, err = conn.Exec(t.Context(), `SET ROLE `+role)
+	require.NoError(t, err)
+	require.NoError(t, dedup.Verify(t.Context(), conn))
+	_, err = conn.Exec(t.Context(), `RESET ROLE`)
+	require.NoError(t, err)
+}

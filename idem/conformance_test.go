@@ -1,0 +1,139 @@
+package idem_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/internal/conformance"
+	"github.com/pgonce/pgonce/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// execModes are all that pgx has.
+var execModes = []pgx.QueryExecMode{
+	pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+	pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+}
+
+func TestConformance(t *testing.T) {
+	for _, mode := range execModes {
+		t.Run(mode.String(), func(t *testing.T) {
+			conformance.Run(t, conformance.Door{Open: func(t *testing.T) conformance.DB {
+				cfg := pgtest.Config(t)
+				cfg.ConnConfig.DefaultQueryExecMode = mode
+				cfg.MaxConns = 16
+				return pgxDB{migrated(t, pgtest.PoolConfig(t, cfg))}
+			}})
+		})
+	}
+}
+
+// migrated makes the tables that the tests use.
+func migrated(t testing.TB, pool *pgxpool.Pool) *pgxpool.Pool {
+	t.Helper()
+	require.NoError(t, dedup.Migrate(t.Context(), pool))
+	_, err := pool.Exec(t.Context(), conformance.Schema)
+	require.NoError(t, err)
+	return pool
+}
+
+func once(s conformance.Settings) idem.Once {
+	return idem.Once{
+		Table: s.Table, MaxWait: s.MaxWait, Tries: s.Tries, Observer: s.Observer,
+		TxOptions: pgx.TxOptions{IsoLevel: pgx.TxIsoLevel(s.Level)},
+	}
+}
+
+// pgxQuerier is a pool or a transaction.
+type pgxQuerier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+type querier struct{ q pgxQuerier }
+
+func (q querier) Exec(ctx context.Context, sql string, args ...any) error {
+	_, err := q.q.Exec(ctx, sql, args...)
+	return err
+}
+
+func (q querier) Int(ctx context.Context, sql string, args ...any) (n int64, err error) {
+	err = q.q.QueryRow(ctx, sql, args...).Scan(&n)
+	return n, err
+}
+
+type pgxDB struct{ pool *pgxpool.Pool }
+
+func (d pgxDB) Exec(ctx context.Context, sql string, args ...any) error {
+	return querier{d.pool}.Exec(ctx, sql, args...)
+}
+
+func (d pgxDB) Int(ctx context.Context, sql string, args ...any) (int64, error) {
+	return querier{d.pool}.Int(ctx, sql, args...)
+}
+
+func (d pgxDB) Begin(ctx context.Context, level string) (conformance.Tx, error) {
+	tx, err := d.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.TxIsoLevel(level)})
+	if err != nil {
+		return nil, err
+	}
+	return pgxTx{querier{tx}, tx}, nil
+}
+
+func (d pgxDB) Run(ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error) (idem.Outcome, error) {
+	return once(s).Run(ctx, d.pool, key, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxTx{querier{tx}, tx}) })
+}
+
+func (d pgxDB) Lookup(ctx context.Context, s conformance.Settings, key idem.Key) (idem.Record, error) {
+	return once(s).Lookup(ctx, d.pool, key)
+}
+
+func (d pgxDB) Idle(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		if d.pool.Stat().AcquiredConns() == 0 {
+			var open int
+			err := d.pool.QueryRow(ctx, `
+				SELECT count(*) FROM pg_stat_activity
+				 WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+				   AND backend_type = 'client backend'`).Scan(&open)
+			if err == nil && open == 0 {
+				return true
+			}
+		}
+		time.Sleep(2 * time.Millisecond) // between two looks, until ctx ends
+	}
+	return false
+}
+
+type pgxTx struct {
+	querier
+	tx pgx.Tx
+}
+
+func (t pgxTx) Do(ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error) (idem.Outcome, error) {
+	return once(s).Do(ctx, t.tx, key, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxTx{querier{tx}, tx}) })
+}
+
+func (t pgxTx) Forget(ctx context.Context, s conformance.Settings, key idem.Key) error {
+	return once(s).Forget(ctx, t.tx, key)
+}
+
+func (t pgxTx) Lookup(ctx context.Context, s conformance.Settings, key idem.Key) (idem.Record, error) {
+	return once(s).Lookup(ctx, t.tx, key)
+}
+
+func (t pgxTx) Commit(ctx context.Context) error   { return t.tx.Commit(ctx) }
+func (t pgxTx) Rollback(ctx context.Context) error { return t.tx.Rollback(ctx) }
+
+func (t pgxTx) Nested(ctx context.Context, fn func(conformance.Tx) error) error {
+	return pgx.BeginFunc(ctx, t.tx, func(tx pgx.Tx) error { return fn(pgxTx{querier{tx}, tx}) })
+}

@@ -1,0 +1,112 @@
+package idem
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/pgerr"
+)
+
+// What a caller branches on, with errors.Is. Each comes wrapped in an *[Error]. None of them is a duplicate, and none
+// means that the message may be acknowledged without a thought; the table in the package documentation says what to do.
+var (
+	// ErrInProgress: another call holds the key; whether its effect will stand is not known yet. The same delivery
+	// should come again later.
+	ErrInProgress = claim.ErrInProgress
+
+	// ErrUnfinished: the key was reserved and its lease has run out, so its effect may be half done.
+	ErrUnfinished = claim.ErrUnfinished
+
+	// ErrPayloadMismatch: the key was used before with another payload ([Key.WithPayload]).
+	ErrPayloadMismatch = claim.ErrPayloadMismatch
+
+	// ErrExpired: the key's time ([Key.OccurredAt]) lies before the table's retention, and there is no row. It may have
+	// been processed and purged, so it is not run again.
+	ErrExpired = claim.ErrExpired
+
+	// ErrNotFound: [Once.Lookup] or [Once.Forget] found no row.
+	ErrNotFound = claim.ErrNotFound
+)
+
+// FinalError is what a call gets whose key has ended in a failure that no retry can mend.
+type FinalError struct {
+	Value []byte // what the failing call stored about it
+}
+
+// Error does not print the value.
+func (e *FinalError) Error() string { return "the key ended in a final failure" }
+
+// Error is every error of this package that is not the effect's own or a *[KeyError]. It never holds a key or a payload.
+type Error struct {
+	Scope Scope
+	Table string // as in dedup.Table.Name; empty for the default table
+
+	// Stage is where it came: "table", "claim", "confirm" (reading the row that the claim met), "fn" (what fn did to its
+	// transaction), "commit", "lookup", "forget".
+	Stage string
+
+	// Unknown is true where COMMIT was not answered and what came of it could not be found out: the effect is there once,
+	// or not at all. The same key, delivered again, gets the right answer. See pgerr.CommitUnknown.
+	Unknown bool
+
+	Err  error // the cause: a sentinel of this package, or the error of the server or driver
+	hint string
+}
+
+// Error names the stage and the scope, then the cause, then what to do where that is known.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("idem: " + e.Stage)
+	if e.Scope != (Scope{}) {
+		b.WriteString(" (" + e.Scope.Source + ", " + e.Scope.Operation + ")")
+	}
+	b.WriteString(": ")
+	if e.Unknown {
+		b.WriteString("the outcome is unknown: ")
+	}
+	b.WriteString(e.Err.Error())
+	if e.hint != "" {
+		b.WriteString("; " + e.hint)
+	}
+	return b.String()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// CommitUnknown is what pgerr.CommitUnknown asks: only an error of the commit can leave it open.
+func (e *Error) CommitUnknown() bool { return e.Unknown }
+
+// Retryable reports whether the same delivery, sent again later, may succeed without anybody's doing: another call held
+// the key, a serialization failure or deadlock, a lost or refused connection, a server that is starting or short of
+// something, a COMMIT of unknown outcome. Everything else is false, a nil error too. False does not mean that the message
+// may be thrown away: a missing table, say, wants an operator, and then the delivery again.
+func Retryable(err error) bool {
+	var e *Error
+	switch {
+	case err == nil:
+		return false
+	case errors.Is(err, ErrInProgress):
+		return true
+	case errors.As(err, &e) && e.Unknown:
+		return true
+	case errors.As(err, &e) && e.Stage == "claim" && pgerr.Is(err, "23505"):
+		return true // the key's index is being rebuilt concurrently
+	}
+	return pgerr.Retryable(err)
+}
+
+// translate gives the engine's failures the types of this package. The effect's own errors pass as they are.
+func (o Once) translate(key Key, err error) error {
+	f, ok := err.(*claim.Failure)
+	if !ok {
+		return err
+	}
+	e := &Error{Scope: key.scope, Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: f.Err, hint: f.Hint}
+	var final *claim.Final
+	if errors.As(f.Err, &final) {
+		e.Err = &FinalError{Value: final.Value}
+	}
+	return e
+}

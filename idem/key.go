@@ -1,0 +1,211 @@
+package idem
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pgonce/pgonce/dedup"
+)
+
+// Scope says where keys come from and what is done with them: Source is who made the id ("stripe", "orders-topic"),
+// Operation is the effect ("activate-subscription"). Both are columns of the key, so that one id of two sources, or of
+// two operations, is two keys. A Scope is usually a package variable.
+//
+// Each is 1 to 255 bytes of UTF-8 without NUL; [Key.Validate] tells.
+type Scope struct{ Source, Operation string }
+
+// Key returns the key of an id in this scope. An id of several parts (tenant, type, id) is given as several arguments:
+// different parts never make the same key, Key("a/b") is not Key("a", "b"). No SQL is sent and no error returned: a
+// faulty part is reported by [Key.Validate], and by every function that takes the key, before any SQL.
+//
+// The stored form is readable: the parts joined by "/", with "%" and "/" inside a part written as %25 and %2F. It must
+// have at most 1,024 bytes; longer ones are for [Scope.HashedKey]. Parts must not be empty, must be UTF-8, without NUL.
+func (s Scope) Key(parts ...string) Key {
+	k := Key{scope: s, fault: s.fault()}
+	if k.fault != (KeyError{}) {
+		return k
+	}
+	if k.fault = faultOfParts(parts); k.fault != (KeyError{}) {
+		return k
+	}
+	if size := encodedLen(parts); size > dedup.MaxKeyBytes {
+		k.fault = KeyError{"key", "is too long; use HashedKey"}
+		return k
+	}
+	k.id = encode(parts)
+	return k
+}
+
+// HashedKey returns the key of an id that is too long to store, or secret: the stored form is the SHA-256 of what
+// [Scope.Key] would store, of any length, and reveals nothing of the parts that could not be guessed. It is never the
+// same as a key that Key makes. It also suits jobs named by (operation, entity, version). Parts must not be empty; they
+// may hold any bytes.
+func (s Scope) HashedKey(parts ...string) Key {
+	k := Key{scope: s, fault: s.fault()}
+	if k.fault != (KeyError{}) {
+		return k
+	}
+	if k.fault = faultOfCount(parts); k.fault != (KeyError{}) {
+		return k
+	}
+	sum := sha256.Sum256([]byte(encode(parts)))
+	k.id = hashedPrefix + hex.EncodeToString(sum[:])
+	return k
+}
+
+// hashedPrefix cannot begin what encode returns: there, a "%" is always followed by 25 or 2F.
+const hashedPrefix = "%sha256:"
+
+// Key names one effect of one message. Only a [Scope] makes one. It is a small value, comparable with == (time and payload
+// included) and safe to copy. The zero Key is not valid.
+type Key struct {
+	scope   Scope
+	id      string
+	at      int64 // microseconds since 1970, where timed
+	timed   bool
+	hashed  bool
+	payload [sha256.Size]byte // where hashed
+	fault   KeyError
+}
+
+// OccurredAt returns the key with the event's own time, as the sender states it. It must be the same on every retry:
+// never the time of receipt, never a header that each attempt renews. A key whose time lies before the table's retention
+// is refused with [ErrExpired], so that a retry that comes after its row was purged is not taken for a new message.
+// Times are kept in microseconds.
+func (k Key) OccurredAt(t time.Time) Key {
+	if k.fault != (KeyError{}) {
+		return k
+	}
+	if year := t.UTC().Year(); t.IsZero() || year < 1 || year > 9999 {
+		k.fault = KeyError{"time", "is zero or outside of the years 1 to 9999"}
+		return k
+	}
+	k.at, k.timed = t.UnixMicro(), true
+	return k
+}
+
+// WithPayload returns the key with the SHA-256 of the message's body. A later call with the same key and another body
+// gets [ErrPayloadMismatch] instead of Duplicate. Give it the bytes as they came: a body that was decoded and encoded
+// again may differ. A call without a payload, or a row stored without one, is not compared.
+func (k Key) WithPayload(b []byte) Key {
+	k.payload, k.hashed = sha256.Sum256(b), true
+	return k
+}
+
+// Scope returns the scope that made the key.
+func (k Key) Scope() Scope { return k.scope }
+
+// ID returns the stored form of the parts, without the scope. It is empty where the key is not valid.
+func (k Key) ID() string { return k.id }
+
+// String returns source, operation and id joined by "/", with "%" and "/" inside of source and operation escaped as in
+// [Scope.Key]. It holds the id: do not log it where ids are secret.
+func (k Key) String() string {
+	return escape(k.scope.Source) + "/" + escape(k.scope.Operation) + "/" + k.id
+}
+
+// Validate returns a *[KeyError] where the key cannot be stored, and nil otherwise. Every function of this package that
+// takes a key calls it first, before any SQL.
+func (k Key) Validate() error {
+	switch {
+	case k.fault != (KeyError{}):
+		fault := k.fault
+		return &fault
+	case k.id == "":
+		return &KeyError{"key", "is the zero Key; make keys with Scope.Key"}
+	}
+	return nil
+}
+
+// KeyError says what is wrong with a key. It names the part, and never holds its content.
+type KeyError struct {
+	Role    string // "source", "operation", "key" or "time"
+	Problem string // "is empty", "is too long ...", "holds a NUL byte", "is not UTF-8"
+}
+
+// Error returns the role and the problem.
+func (e *KeyError) Error() string { return "idem: the " + e.Role + " " + e.Problem }
+
+func (s Scope) fault() KeyError {
+	if f := faultOf("source", s.Source); f != (KeyError{}) {
+		return f
+	}
+	return faultOf("operation", s.Operation)
+}
+
+func faultOf(role, s string) KeyError {
+	if f := faultOfText(role, s); f != (KeyError{}) {
+		return f
+	}
+	if len(s) > dedup.MaxScopeBytes {
+		return KeyError{role, "is too long"}
+	}
+	return KeyError{}
+}
+
+func faultOfText(role, s string) KeyError {
+	switch {
+	case s == "":
+		return KeyError{role, "is empty"}
+	case strings.IndexByte(s, 0) >= 0:
+		return KeyError{role, "holds a NUL byte"}
+	case !utf8.ValidString(s):
+		return KeyError{role, "is not UTF-8"}
+	}
+	return KeyError{}
+}
+
+func faultOfCount(parts []string) KeyError {
+	if len(parts) == 0 {
+		return KeyError{"key", "is empty"}
+	}
+	for _, p := range parts {
+		if p == "" {
+			return KeyError{"key", "has an empty part"}
+		}
+	}
+	return KeyError{}
+}
+
+func faultOfParts(parts []string) KeyError {
+	if f := faultOfCount(parts); f != (KeyError{}) {
+		return f
+	}
+	for _, p := range parts {
+		if f := faultOfText("key", p); f != (KeyError{}) {
+			return f
+		}
+	}
+	return KeyError{}
+}
+
+// encode joins parts so that different parts never give one string: a "/" in the result always stands between two
+// parts, for those inside are escaped, and so is the escape.
+func encode(parts []string) string {
+	if len(parts) == 1 {
+		return escape(parts[0])
+	}
+	escaped := make([]string, len(parts))
+	for i, p := range parts {
+		escaped[i] = escape(p)
+	}
+	return strings.Join(escaped, "/")
+}
+
+func encodedLen(parts []string) int {
+	n := len(parts) - 1
+	for _, p := range parts {
+		n += len(p) + 2*(strings.Count(p, "%")+strings.Count(p, "/"))
+	}
+	return n
+}
+
+func escape(s string) string {
+	if !strings.ContainsAny(s, "%/") {
+		return s
+	}
+	return strings.ReplaceAll(strings.ReplaceAll(s, "%", "%25"), "/", "%2F")
+}

@@ -1,0 +1,215 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/pgerr"
+)
+
+// Outcome says whether the effect ran in this call. The zero Outcome comes with an error.
+type Outcome uint8
+
+const (
+	// Executed: the key was new, and the effect ran, in this call.
+	Executed Outcome = Outcome(claim.Executed)
+	// Duplicate: the effect of this key is there already, committed; fn was not called. This is success: acknowledge.
+	Duplicate Outcome = Outcome(claim.Duplicate)
+)
+
+// String returns "executed", "duplicate", or "none".
+func (o Outcome) String() string {
+	switch o {
+	case Executed:
+		return "executed"
+	case Duplicate:
+		return "duplicate"
+	}
+	return "none"
+}
+
+// DB is what [Run] needs to begin its transaction: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
+// A pgx.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not compile.
+type DB interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
+}
+
+// Once is how keys are claimed: the table, and how long and how often to try. Like sync.Once, its zero value works; it
+// is a plain value, safe for concurrent use, and usually a field of the service that uses it.
+type Once struct {
+	// Table is the dedup table; the zero Table is processed_events.
+	Table dedup.Table
+
+	// MaxWait is the longest that a call waits, in all, for other transactions that hold the key; then it returns
+	// [ErrInProgress]. It is counted in the server, rounded up to 1 ms. A smaller statement_timeout or lock_timeout of
+	// yours still ends the claim earlier, with its own error. 0 waits for as long as the context and those allow. With
+	// Do, MaxWait costs four short statements in the claim's round trip; a context that ends during the wait, instead,
+	// costs the transaction and its connection.
+	MaxWait time.Duration
+
+	// Tries is how many transactions Run begins at the most. 0 means 10: with the pauses between them (exponential, at
+	// most 1 s, random), about two seconds.
+	Tries int
+
+	// TxOptions are those of Run's transactions. The zero value is the server's default isolation.
+	TxOptions pgx.TxOptions
+
+	// Observer, where not nil, is told of every call.
+	Observer dedup.Observer
+}
+
+const defaultTries = 10
+
+// Do runs fn once for key, in the caller's transaction. It inserts the key's row, and calls fn only when that row is
+// new: the primary key of the table decides, never a lookup. Key and effect stand or fall together with tx.
+//
+//   - First call: the row is new, fn runs, and Do returns Executed. It counts when the caller commits.
+//   - Duplicate: the row is there, committed (or written earlier in tx); Do returns Duplicate, fn is not called, nothing is
+//     written, and tx is as usable as before.
+//   - Concurrent duplicate: Do waits for the transaction that holds the key. If that commits, Duplicate; if it rolls
+//     back, this call runs fn. With [Once.MaxWait], ErrInProgress after that long, and tx stays usable. At REPEATABLE
+//     READ and SERIALIZABLE a rival that committed after tx took its snapshot is 40001, as PostgreSQL reports it: run
+//     the transaction again.
+//   - fn returns an error, panics, or ends the goroutine: Do fails tx exactly as an SQL error would, and returns that
+//     error, unchanged, or panics on. A Commit cannot succeed then. To go on, call Do inside a savepoint of your own
+//     (tx.Begin) and roll back to it: key and effect are gone together, what was written before and after stays.
+//   - Any other error comes as an *[Error], or as a *[KeyError] before any SQL. An error of the server's has failed
+//     tx, as always. [ErrInProgress], [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable.
+//
+// fn gets tx back behind a wrapper whose Commit and Rollback refuse; calling them fails the call. A nested tx.Begin is
+// fn's to use. fn that swallows an SQL error, or leaves rows open, gets an error from Do though it returned nil. What fn
+// does outside of tx (mail, HTTP) is not undone by a roll back, and is done again by the next delivery.
+//
+// The caller owns tx: Do begins, commits and rolls back nothing. A done ctx closes tx's connection, as in pgx. tx is not
+// safe for concurrent use; Do on different transactions is. fn must not be nil.
+func Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
+	return Once{}.Do(ctx, tx, key, fn)
+}
+
+// Run runs fn once for key, in a transaction of its own, and commits it. Begin and claim share one round trip.
+//
+//   - First call: fn runs, Run commits, and returns Executed.
+//   - Duplicate: Run returns Duplicate; fn is not called, nothing is written.
+//   - Concurrent duplicate: as with [Do], and 40001 is retried here.
+//   - fn returns an error, panics, or ends the goroutine: Run rolls back, and returns that error, unchanged, or panics on.
+//
+// Serialization failures, deadlocks and lost connections are met by beginning anew, up to [Once.Tries] times with
+// growing random pauses: fn may run more than once, and only its last run is committed. So fn must set what it keeps
+// outside of tx, not add to it, and its effects outside of the database may be repeated.
+//
+// A COMMIT whose reply is lost is settled by claiming again: the row says whether it took place, and whose it is. Run
+// returns Executed only where the committed row is its own. Where it cannot find out before ctx or the tries end, it
+// returns an *[Error] with Unknown set; the same key, delivered again, gets the right answer.
+//
+// Run owns the transaction and leaves none open, and no connection taken, on any path. It is safe for concurrent use
+// where db is. fn must not be nil.
+func Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
+	return Once{}.Run(ctx, db, key, fn)
+}
+
+// Do is the function [Do], with the settings of o.
+func (o Once) Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
+	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
+		return claim.Do(ctx, pg.FromPgxTx(tx), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
+	})
+}
+
+// Run is the function [Run], with the settings of o.
+func (o Once) Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
+	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
+		var tx pgx.Tx
+		begun := func(t pgx.Tx) { tx = t }
+		return claim.Run(ctx, pg.FromPgxDB(db, o.TxOptions, begun), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
+	})
+}
+
+// call is what Do and Run share: the key and table are checked before any SQL, the error translated, the observer told.
+func (o Once) call(ctx context.Context, key Key, engine func(*claim.Claim) (claim.Result, error)) (out Outcome, err error) {
+	c, err := o.claim(key)
+	if err != nil {
+		return 0, err
+	}
+	// Told from a deferred call, so that a panic of fn, which passes through, is told too.
+	e := dedup.Event{What: dedup.Failed}
+	if o.Observer != nil {
+		defer func() { o.Observer.Observe(ctx, e) }()
+		e.Table, e.Source, e.Operation = c.SQL.Table(), key.scope.Source, key.scope.Operation
+	}
+	res, err := engine(c)
+	err = o.translate(key, err)
+	e.What, e.Code = what(res, err), pgerr.Code(err)
+	e.Waited, e.Held, e.Age = res.Waited, res.Held, res.Age
+	return Outcome(res.Outcome), err
+}
+
+// claim checks the key and the table, and makes of them what the engine takes.
+func (o Once) claim(key Key) (*claim.Claim, error) {
+	if err := key.Validate(); err != nil {
+		return nil, err
+	}
+	fail := func(err error) error {
+		return &Error{Scope: key.scope, Table: o.Table.Name, Stage: "table", Err: err}
+	}
+	if err := o.Table.Validate(); err != nil {
+		return nil, fail(err)
+	}
+	sql, err := claim.For(o.Table.Name)
+	if err != nil {
+		return nil, fail(err)
+	}
+	c := &claim.Claim{
+		SQL: sql, Source: key.scope.Source, Operation: key.scope.Operation, Key: key.id,
+		Timed: key.timed, At: key.at, Retention: o.Table.Retention,
+		MaxWait: o.MaxWait, Tries: o.Tries,
+	}
+	if key.hashed {
+		c.PayloadHash = key.payload[:]
+	}
+	if c.Retention == 0 {
+		c.Retention = dedup.DefaultRetention
+	}
+	if c.Tries <= 0 {
+		c.Tries = defaultTries
+	}
+	return c, nil
+}
+
+// what names the end of a call for the observer.
+func what(res claim.Result, err error) dedup.What {
+	var own *Error
+	switch {
+	case err == nil && res.Outcome == claim.Executed:
+		return dedup.Executed
+	case err == nil:
+		return dedup.Duplicate
+	case !errors.As(err, &own):
+		return dedup.Failed // fn's own, whatever it is
+	case own.Unknown:
+		return dedup.Unknown
+	}
+	for _, s := range []struct {
+		err  error
+		what dedup.What
+	}{
+		{ErrInProgress, dedup.InProgress},
+		{ErrPayloadMismatch, dedup.PayloadMismatch},
+		{ErrExpired, dedup.Expired},
+		{ErrUnfinished, dedup.Unfinished},
+	} {
+		if errors.Is(own, s.err) {
+			return s.what
+		}
+	}
+	var final *FinalError
+	if errors.As(own, &final) {
+		return dedup.FinalFailure
+	}
+	return dedup.Failed
+}

@@ -1,0 +1,99 @@
+package idem
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// State is where a key stands.
+type State uint8
+
+const (
+	// Done: the effect is committed. Every key that Do or Run claimed is.
+	Done State = iota + 1
+	// Reserved: a reservation holds the key, and its lease lives.
+	Reserved
+	// Unfinished: a reservation holds the key, and its lease has run out.
+	Unfinished
+	// FinallyFailed: the key ended in a failure that no retry can mend.
+	FinallyFailed
+)
+
+// String returns the state's name in lower case.
+func (s State) String() string {
+	switch s {
+	case Done:
+		return "done"
+	case Reserved:
+		return "reserved"
+	case Unfinished:
+		return "unfinished"
+	case FinallyFailed:
+		return "finally failed"
+	}
+	return "none"
+}
+
+// Record is what the table holds of a key.
+type Record struct {
+	ProcessedAt time.Time     // the beginning of the transaction that claimed it, by the server's clock
+	Age         time.Duration // how long ago that was, by the same clock
+	PayloadHash []byte        // SHA-256, where the key was claimed with a payload; else nil
+	Value       []byte        // what was stored with it; else nil
+	State       State
+	Attempt     int // of a reservation, from 1
+}
+
+// Lookup reads the key's row in one statement, by the primary key. It returns [ErrNotFound] where there is none, and
+// every other error as an *[Error], or a *[KeyError] before any SQL. db may be a pool, a connection or a transaction; in
+// a transaction it sees what that has written.
+//
+// Lookup is for showing and for sparing work, never for deciding: between its answer and a write of yours another
+// delivery can come. The decision is [Do]'s.
+func (o Once) Lookup(ctx context.Context, db interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}, key Key,
+) (Record, error) {
+	c, err := o.claim(key)
+	if err != nil {
+		return Record{}, err
+	}
+	r, err := c.Lookup(ctx, pg.FromPgx(db))
+	if err != nil {
+		return Record{}, o.translate(key, err)
+	}
+	return record(r), nil
+}
+
+func record(r claim.Record) Record {
+	state := Done
+	switch {
+	case r.Leased:
+		state = Reserved
+	case !r.Done:
+		state = Unfinished
+	case r.Failed:
+		state = FinallyFailed
+	}
+	return Record{
+		ProcessedAt: time.UnixMicro(r.ProcessedAt), Age: time.Duration(r.AgeMicros) * time.Microsecond,
+		PayloadHash: r.PayloadHash, Value: r.Value, State: state, Attempt: int(r.Attempt),
+	}
+}
+
+// Forget deletes the key in the caller's transaction; once that commits, the next delivery runs the effect again. It is
+// for operators and tests: for an effect that was undone by hand, say. It returns [ErrNotFound] where there is no row,
+// and [ErrInProgress] or [ErrUnfinished] for a reservation, which it leaves alone; after those tx is usable. It waits for
+// a transaction that holds the key's row.
+func (o Once) Forget(ctx context.Context, tx pgx.Tx, key Key) error {
+	c, err := o.claim(key)
+	if err != nil {
+		return err
+	}
+	return o.translate(key, c.Forget(ctx, pg.FromPgxTx(tx)))
+}

@@ -1,0 +1,136 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/pgerr"
+)
+
+// looks is how often a key is claimed whose row can be neither inserted nor read. One purge in between makes two.
+const looks = 3
+
+// Do claims the key in the caller's transaction and runs fn when the row is new. An error of fn comes back as it is,
+// every other one as a *Failure. fn's failure, of any kind, fails the transaction.
+func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error) (Result, error) {
+	begun := time.Now()
+	fresh, res, err := c.claim(ctx, tx)
+	claimed := time.Now()
+	res.Waited = claimed.Sub(begun)
+	if err != nil || !fresh {
+		return res, err
+	}
+	err = effect(ctx, tx, fn, tx.Fail)
+	res.Held = time.Since(claimed)
+	if err != nil {
+		return res, err
+	}
+	res.Outcome = Executed
+	return res, nil
+}
+
+// effect runs fn on the transaction of a new claim, and undoes it unless fn returned nil and left tx able to go on.
+// undo is deferred, and nothing recovered: a panic keeps its stack, and runtime.Goexit (t.FailNow) is covered too.
+func effect(ctx context.Context, tx pg.Tx, fn func(context.Context) error, undo func(context.Context)) error {
+	good := false
+	defer func() {
+		if !good {
+			undo(ctx)
+		}
+	}()
+	if err := fn(ctx); err != nil {
+		return err
+	}
+	if err := tx.Check(ctx); err != nil {
+		return &Failure{Stage: stageFn, Err: err, Hint: "fn returned nil; it must return the error that it saw, close its rows, and leave the end of the transaction to its owner"}
+	}
+	good = true
+	return nil
+}
+
+// claim inserts the key; where it is there already, it says what its row means.
+func (c *Claim) claim(ctx context.Context, tx pg.Tx) (fresh bool, res Result, err error) {
+	deadline := time.Now().Add(c.MaxWait)
+	for range looks {
+		if fresh, err = c.insert(ctx, tx, time.Until(deadline)); err != nil || fresh {
+			return fresh, Result{}, err
+		}
+		m := c.look(0)
+		if err := tx.Send(ctx, m.stmts()...); err != nil {
+			return false, Result{}, c.failed(stageConfirm, err)
+		}
+		switch res, err = c.verdict(m); err {
+		case nil:
+			return false, res, nil
+		case errAgain:
+		default:
+			return false, Result{}, &Failure{Stage: stageClaim, Err: err}
+		}
+	}
+	return false, Result{}, &Failure{Stage: stageConfirm, Err: errHidden}
+}
+
+// insert sends the claim, limited to left where there is a MaxWait; then tx stays usable after ErrInProgress.
+func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh bool, err error) {
+	ins := c.insertStmt(nil)
+	if c.MaxWait <= 0 {
+		if err := tx.Send(ctx, ins); err != nil {
+			return false, c.failed(stageClaim, err)
+		}
+		return ins.Rows == 1, nil
+	}
+	begun, left := time.Now(), max(left, time.Millisecond)
+	save := &pg.Stmt{SQL: savepointSQL}
+	// The savepoint is released in the same batch. Kept open during fn, its name would be shared with a nested call, and
+	// the outer rollback would stop at the inner savepoint.
+	err = tx.Send(ctx, save, limit(left), ins, unlimit(), &pg.Stmt{SQL: releaseSQL})
+	switch {
+	case err == nil:
+		return ins.Rows == 1, nil
+	case !save.Done || ins.Done || !timedOut(err, begun, left):
+		return false, c.failed(stageClaim, err)
+	}
+	// Rolling back to the savepoint restores the settings, too. Why not both in one round trip: in a failed transaction
+	// the server prepares nothing but statements that end it, and pgx would prepare the RELEASE first.
+	for _, sql := range []string{rollbackSQL, releaseSQL} {
+		if err := tx.Send(ctx, &pg.Stmt{SQL: sql}); err != nil {
+			return false, c.failed(stageClaim, err)
+		}
+	}
+	return false, &Failure{Stage: stageClaim, Err: ErrInProgress}
+}
+
+// limit bounds the statements after it by d, rounded up to the millisecond: 0 would mean no limit.
+func limit(d time.Duration) *pg.Stmt {
+	ms := (d + time.Millisecond - 1) / time.Millisecond
+	var old, now string
+	return &pg.Stmt{SQL: limitSQL, Args: []any{int64(ms)}, Dest: []any{&old, &now}}
+}
+
+func unlimit() *pg.Stmt {
+	var now string
+	return &pg.Stmt{SQL: unlimitSQL, Dest: []any{&now}}
+}
+
+// timedOut reports whether err is the end of the wait that limit set, and not a cancel request or a smaller limit of the
+// caller's, which have the same code and come earlier.
+func timedOut(err error, begun time.Time, left time.Duration) bool {
+	return pgerr.Is(err, "57014") && time.Since(begun) >= left
+}
+
+// retryable reports whether the whole transaction may be run again at once.
+func retryable(err error) bool {
+	var f *Failure
+	switch {
+	case errors.As(err, &f) && f.Stage == stageClaim && pgerr.Is(err, "23505"):
+		// While the index of the key is rebuilt concurrently, ON CONFLICT may meet the index that is being built, which
+		// it does not absorb. It's never a duplicate.
+		return true
+	case pgerr.Is(err, "55P03"), pgerr.Is(err, "25006"):
+		// The caller's own lock_timeout has said how long to wait; and the pool's next connection leads to the same standby.
+		return false
+	}
+	return pgerr.Retryable(err)
+}

@@ -1,0 +1,179 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/pgerr"
+)
+
+// Run claims the key in a transaction of its own, runs fn when the row is new, and commits. It begins anew after
+// serialization failures, deadlocks and lost connections, and settles a COMMIT whose answer was lost by claiming again.
+func Run(ctx context.Context, db pg.DB, c *Claim, fn func(context.Context) error) (Result, error) {
+	r := run{Claim: c, db: db, fn: fn, left: c.MaxWait}
+	for try, hidden := 1, 0; ; {
+		res, err := r.try(ctx)
+		switch {
+		case err == nil:
+			return res, nil
+		case errors.Is(err, errAgain):
+			if hidden++; hidden < looks {
+				continue
+			}
+			return res, r.final(&Failure{Stage: stageConfirm, Err: errHidden})
+		case !r.again || try >= c.Tries || !pause(ctx, try):
+			return res, r.final(err)
+		}
+		try++
+	}
+}
+
+// run is the state of one Run across its tries.
+type run struct {
+	*Claim
+	db   pg.DB
+	fn   func(context.Context) error
+	left time.Duration // of MaxWait
+
+	// A COMMIT that has not been answered: of which transaction, and what came instead.
+	lostXID int64
+	lost    error
+
+	again bool // may the last error be met by another try
+}
+
+// try is one transaction.
+func (r *run) try(ctx context.Context) (res Result, err error) {
+	r.again = false
+	begun := time.Now()
+	tx, xid, err := r.begin(ctx)
+	claimed := time.Now()
+	res.Waited = claimed.Sub(begun)
+	r.left -= res.Waited
+	if err != nil {
+		r.again = ctx.Err() == nil && retryable(err) && !errors.Is(err, ErrInProgress)
+		return res, err
+	}
+	if xid == 0 {
+		met, err := r.meet(ctx, tx)
+		met.Waited = res.Waited
+		return met, err
+	}
+	// The key was free, or held by a transaction that has rolled back: an earlier COMMIT did not take place.
+	r.lostXID, r.lost = 0, nil
+	err = r.effect(ctx, tx)
+	if err == nil {
+		err = r.commit(ctx, tx, xid)
+	}
+	res.Held = time.Since(claimed)
+	if err == nil {
+		res.Outcome = Executed
+	}
+	return res, err
+}
+
+// begin begins and claims, in one round trip where the driver can. The transaction id is 0 where nothing was inserted.
+func (r *run) begin(ctx context.Context) (tx pg.OwnTx, xid int64, err error) {
+	ins := r.insertStmt(&xid)
+	stmts := []*pg.Stmt{ins}
+	left := max(r.left, time.Millisecond)
+	if r.MaxWait > 0 {
+		stmts = []*pg.Stmt{limit(left), ins, unlimit()}
+	}
+	begun := time.Now()
+	tx, err = r.db.Begin(ctx, stmts...)
+	switch {
+	case err == nil:
+		return tx, xid, nil
+	case r.MaxWait > 0 && timedOut(err, begun, left):
+		return nil, 0, &Failure{Stage: stageClaim, Err: ErrInProgress}
+	}
+	return nil, 0, r.failed(stageClaim, err)
+}
+
+// meet reads the row that the claim met, ends the transaction, and says what the row means.
+func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
+	m := r.look(r.lostXID)
+	if err := tx.SendAndRollback(ctx, m.stmts()...); err != nil {
+		r.again = ctx.Err() == nil && retryable(err)
+		return Result{}, r.failed(stageConfirm, err)
+	}
+	res, err := r.verdict(m)
+	if err == errAgain {
+		return res, err
+	}
+	// The row has answered whose it is.
+	r.lostXID, r.lost = 0, nil
+	if err != nil {
+		return Result{}, &Failure{Stage: stageClaim, Err: err}
+	}
+	return res, nil
+}
+
+func (r *run) effect(ctx context.Context, tx pg.OwnTx) error {
+	return effect(ctx, tx, func(ctx context.Context) error {
+		err := r.fn(ctx)
+		if err != nil {
+			// Only an error that this transaction met calls for another: fn may have been told the same by somebody else.
+			r.again = ctx.Err() == nil && retryable(err) && tx.Check(ctx) != nil
+		}
+		return err
+	}, tx.Rollback)
+}
+
+// commit commits, and keeps what is needed to settle the answer when it does not come.
+func (r *run) commit(ctx context.Context, tx pg.OwnTx, xid int64) error {
+	if err := ctx.Err(); err != nil {
+		// Nothing is sent, so that this is a plain no. A Commit with a done context would close the connection.
+		tx.Rollback(ctx)
+		return &Failure{Stage: stageCommit, Err: err}
+	}
+	err := tx.Commit(ctx)
+	if err == nil {
+		return nil
+	}
+	if !pgerr.CommitUnknown(err) {
+		r.again = ctx.Err() == nil && retryable(err)
+		return r.failed(stageCommit, err)
+	}
+	r.lostXID, r.lost = xid, err
+	r.again = ctx.Err() == nil
+	return r.failed(stageCommit, err)
+}
+
+// final is the error of a Run that gives up: where a COMMIT has not been settled, it says so.
+func (r *run) final(err error) error {
+	if r.lost == nil {
+		return err
+	}
+	f := &Failure{
+		Stage: stageCommit, Err: r.lost, CommitUnknown: true,
+		Hint: "the connection was lost before COMMIT was answered, and the row could not be read in time: deliver the same key again to find out",
+	}
+	if !errors.Is(err, r.lost) {
+		f.Err = fmt.Errorf("%w; then %w", r.lost, err)
+	}
+	return f
+}
+
+// pause waits before the next try: exponential backoff with full jitter, so that the losers of one conflict do not meet
+// again. It reports false when ctx ends first.
+func pause(ctx context.Context, try int) bool {
+	const base, longest = 5 * time.Millisecond, time.Second
+	d := longest
+	if try < 9 {
+		d = min(base<<try, longest)
+	}
+	t := time.NewTimer(rand.N(d) + time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,121 @@
+package claim
+
+import (
+	"strings"
+
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// DefaultTable is the table of a claim that names none.
+const DefaultTable = "processed_events"
+
+// The statements below are valid SQL as they stand. The text behind marker is replaced by the table's quoted name.
+const marker = "/*table*/processed_events"
+
+// insertSQL is the claim. The columns of the conflict are always named: without them the statement would also absorb a
+// clash with any other unique constraint of the table, and fail with 55000 where one of them is deferrable.
+const insertSQL = `
+INSERT INTO /*table*/processed_events (source, operation, key, payload_hash)
+VALUES ($1::text, $2::text, $3::text, $4::bytea)
+ON CONFLICT (key, operation, source) DO NOTHING`
+
+// insertTimedSQL is the claim of a key with a time of its own: nothing is inserted where the time ($5, microseconds
+// since 1970) lies before the retention window ($6, microseconds). clock_timestamp(), not now(): a transaction that has
+// been open for a while would still see the window of its beginning, and a purge may have gone further meanwhile.
+const insertTimedSQL = `
+INSERT INTO /*table*/processed_events (source, operation, key, payload_hash)
+SELECT $1::text, $2::text, $3::text, $4::bytea
+ WHERE timestamptz 'epoch' + $5::int8 * interval '1 microsecond'
+       >= clock_timestamp() - $6::int8 * interval '1 microsecond'
+ON CONFLICT (key, operation, source) DO NOTHING`
+
+// returningXID makes the claim tell its transaction's id, which [Run] keeps to know its own row after a lost COMMIT.
+const returningXID = `
+RETURNING pg_current_xact_id()::text::int8`
+
+// readSQL reads the row that the claim met. It is a statement of its own, for at READ COMMITTED a new statement sees
+// what was committed while the claim waited; the same read in a CTE of the claim would not.
+const readSQL = `
+SELECT payload_hash, value, lease_until IS NULL, coalesce(lease_until > clock_timestamp(), false), failed, attempt,
+       (extract(epoch FROM processed_at) * 1000000)::int8,
+       (extract(epoch FROM clock_timestamp() - processed_at) * 1000000)::int8
+  FROM /*table*/processed_events
+ WHERE key = $3::text AND operation = $2::text AND source = $1::text`
+
+// expiredSQL tells whether a key's time lies before the retention window.
+const expiredSQL = `
+SELECT timestamptz 'epoch' + $1::int8 * interval '1 microsecond'
+       < clock_timestamp() - $2::int8 * interval '1 microsecond'`
+
+// ownSQL tells whether the row was inserted by the transaction $4. The row itself is the proof: a visible row was
+// committed by the transaction that its xmin names (the id's lower 32 bits). Why not pg_xact_status($4) alone: after a
+// failover that lost the transaction, the same id may belong to somebody else's, which did commit.
+const ownSQL = `
+SELECT xmin::text::int8 = $4::int8 % 4294967296
+  FROM /*table*/processed_events
+ WHERE key = $3::text AND operation = $2::text AND source = $1::text`
+
+// forgetSQL deletes the key of an effect that is done; a reservation is not for [Forget] to end.
+const forgetSQL = `
+DELETE FROM /*table*/processed_events
+ WHERE key = $3::text AND operation = $2::text AND source = $1::text AND lease_until IS NULL`
+
+// The statements of a limited wait. lock_timeout would begin anew for each holder that gives up, so that a row of them
+// multiplies it; statement_timeout is one limit for the whole claim. A smaller one of the caller's stays.
+const (
+	savepointSQL = `SAVEPOINT pgonce_claim`
+	limitSQL     = `
+SELECT set_config('pgonce.statement_timeout', current_setting('statement_timeout'), true),
+       set_config('statement_timeout',
+                  CASE WHEN extract(epoch FROM current_setting('statement_timeout')::interval) * 1000 BETWEEN 1 AND $1::int8
+                       THEN current_setting('statement_timeout')
+                       ELSE ($1::int8)::text END, true)`
+	unlimitSQL  = `SELECT set_config('statement_timeout', current_setting('pgonce.statement_timeout'), true)`
+	rollbackSQL = `ROLLBACK TO SAVEPOINT pgonce_claim`
+	releaseSQL  = `RELEASE SAVEPOINT pgonce_claim`
+)
+
+// SQL holds the statements on one table.
+type SQL struct {
+	table                                                             string // for messages
+	insert, insertXID, insertTimed, insertTimedXID, read, own, forget string
+}
+
+var defaultSQL = render(pg.Name{Table: DefaultTable})
+
+// For returns the statements on the table of this name ("" is [DefaultTable]), or an error that says what is wrong with
+// the name.
+func For(table string) (SQL, error) {
+	if table == "" || table == DefaultTable {
+		return defaultSQL, nil
+	}
+	name, err := pg.ParseName(table)
+	if err != nil {
+		return SQL{}, err
+	}
+	return render(name), nil
+}
+
+func render(name pg.Name) SQL {
+	on := func(sql string) string { return strings.Replace(sql, marker, name.Quoted(), 1) }
+	return SQL{
+		table:          name.String(),
+		insert:         on(insertSQL),
+		insertXID:      on(insertSQL + returningXID),
+		insertTimed:    on(insertTimedSQL),
+		insertTimedXID: on(insertTimedSQL + returningXID),
+		read:           on(readSQL),
+		own:            on(ownSQL),
+		forget:         on(forgetSQL),
+	}
+}
+
+// Texts returns every statement, each once, for tests that prepare them on a server.
+func (s SQL) Texts() []string {
+	return []string{
+		s.insert, s.insertXID, s.insertTimed, s.insertTimedXID, s.read, expiredSQL, s.own, s.forget, limitSQL, unlimitSQL,
+	}
+}
+
+// Table returns the table's name for people.
+func (s SQL) Table() string { return s.table }

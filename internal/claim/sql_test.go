@@ -1,0 +1,119 @@
+package claim
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/schema"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func connect(t *testing.T) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), pgtest.DSN(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	_, err = conn.Exec(t.Context(), schema.DDL(pg.Name{Table: DefaultTable}))
+	require.NoError(t, err)
+	return conn
+}
+
+// Every statement is one that this server takes.
+func TestPrepare(t *testing.T) {
+	t.Parallel()
+	conn := connect(t)
+	for _, sql := range append(defaultSQL.Texts(), schema.Texts()...) {
+		_, err := conn.Prepare(t.Context(), "", sql)
+		require.NoError(t, err, sql)
+	}
+}
+
+func TestTextsAreComplete(t *testing.T) {
+	odd, err := For(`"odd.schema"."ta""ble"`)
+	require.NoError(t, err)
+	for _, sql := range odd.Texts() {
+		require.NotEmpty(t, sql)
+		require.NotContains(t, sql, marker)
+		require.NotContains(t, sql, "processed_events", "a table of this name is not meant")
+	}
+	require.Contains(t, odd.insert, `INTO "odd.schema"."ta""ble" (source`)
+}
+
+// plan is what EXPLAIN says of a node and those below it.
+type plan struct {
+	NodeType  string   `json:"Node Type"`
+	IndexName string   `json:"Index Name"`
+	IndexCond string   `json:"Index Cond"`
+	Arbiters  []string `json:"Conflict Arbiter Indexes"`
+	WALs      int      `json:"WAL Records"`
+	Conflicts int      `json:"Conflicting Tuples"`
+	Plans     []plan   `json:"Plans"`
+}
+
+func explain(t *testing.T, conn *pgx.Conn, options, sql string, args ...any) plan {
+	t.Helper()
+	var out []struct{ Plan plan }
+	var raw string
+	err := conn.QueryRow(t.Context(), `EXPLAIN (`+options+`, FORMAT JSON) `+sql, append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...).Scan(&raw)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal([]byte(raw), &out))
+	return out[0].Plan
+}
+
+// The claim and the lookup are point queries on the constraint's index.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	conn := connect(t)
+	_, err := conn.Exec(t.Context(), `
+		INSERT INTO processed_events (source, operation, key)
+		SELECT 'stripe', 'activate', 'evt_' || n FROM generate_series(1, 10000) AS n`)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `ANALYZE processed_events`)
+	require.NoError(t, err)
+	const index = "processed_events_pkey"
+	key := []any{"stripe", "activate", "evt_77"}
+
+	claim := explain(t, conn, "COSTS off", defaultSQL.insert, append(key, nil)...)
+	require.Equal(t, []string{index}, claim.Arbiters)
+	claim = explain(t, conn, "COSTS off", defaultSQL.insertTimed, append(key, nil, int64(0), int64(0))...)
+	require.Equal(t, []string{index}, claim.Arbiters)
+
+	for name, sql := range map[string]string{"read": defaultSQL.read, "own": defaultSQL.own, "forget": defaultSQL.forget} {
+		args := key
+		if name == "own" {
+			args = append(args, int64(1))
+		}
+		p := explain(t, conn, "COSTS off", sql, args...)
+		for p.IndexName == "" && len(p.Plans) > 0 {
+			p = p.Plans[0]
+		}
+		require.Equal(t, index, p.IndexName, name)
+		for _, col := range []string{"key", "operation", "source"} {
+			require.Contains(t, p.IndexCond, col, name)
+		}
+	}
+}
+
+// A duplicate writes no WAL; a first delivery writes its row, one index entry, and that the insertion stands: ON
+// CONFLICT inserts on trial until the index has agreed.
+func TestWAL(t *testing.T) {
+	t.Parallel()
+	conn := connect(t)
+	// The first rows of a page and of the index write more; and so does the first change after a checkpoint, but in
+	// bytes, not in records.
+	_, err := conn.Exec(t.Context(), `
+		INSERT INTO processed_events (source, operation, key)
+		SELECT 'stripe', 'activate', 'evt_' || n FROM generate_series(1, 10) AS n`)
+	require.NoError(t, err)
+	first := explain(t, conn, "ANALYZE, WAL", defaultSQL.insert, "stripe", "activate", "new", nil)
+	require.Equal(t, 3, first.WALs)
+	again := explain(t, conn, "ANALYZE, WAL", defaultSQL.insert, "stripe", "activate", "new", nil)
+	require.Zero(t, again.WALs)
+	require.Equal(t, 1, again.Conflicts)
+}

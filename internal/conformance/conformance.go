@@ -1,0 +1,93 @@
+// Package conformance is the suite that every front door of the library must pass, in every mode of its driver: idem and
+// idemsql call it with a Door each. A behaviour that is tested at one door only is a defect.
+package conformance
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/idem"
+)
+
+// Door opens databases through one front door and one mode of its driver.
+type Door struct {
+	// Open returns a new database in which the zero dedup.Table and the table effects (see Schema) have been made.
+	Open func(t *testing.T) DB
+}
+
+// Schema is what the suite needs besides the dedup table. The table effects has no unique constraint: an effect that
+// happens twice stays visible. The table business has one of its own.
+const Schema = `
+CREATE TABLE effects (what text NOT NULL);
+CREATE TABLE business (id text CONSTRAINT business_id_key UNIQUE);
+CREATE TABLE parent (id int PRIMARY KEY);
+CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`
+
+// Settings are those of Once that every door has.
+type Settings struct {
+	Table    dedup.Table
+	MaxWait  time.Duration
+	Tries    int
+	Observer dedup.Observer
+	Level    string // isolation level of Run: "", "read committed", "repeatable read", "serializable"
+}
+
+// Querier is a database or a transaction.
+type Querier interface {
+	Exec(ctx context.Context, sql string, args ...any) error
+	Int(ctx context.Context, sql string, args ...any) (int64, error)
+}
+
+// DB is a database, through a pool.
+type DB interface {
+	Querier
+	Begin(ctx context.Context, level string) (Tx, error)
+	Run(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error)
+	Lookup(ctx context.Context, s Settings, key idem.Key) (idem.Record, error)
+
+	// Idle waits until no connection is taken and no transaction is open in the database, and reports whether that came.
+	Idle(ctx context.Context) bool
+}
+
+// Tx is a transaction: one begun by DB.Begin, or the one that fn gets.
+type Tx interface {
+	Querier
+	Do(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error)
+	Forget(ctx context.Context, s Settings, key idem.Key) error
+	Lookup(ctx context.Context, s Settings, key idem.Key) (idem.Record, error)
+	Commit(ctx context.Context) error
+	Rollback(ctx context.Context) error
+
+	// Nested runs fn in a savepoint of the caller's own, released when fn returns nil and rolled back otherwise.
+	Nested(ctx context.Context, fn func(Tx) error) error
+}
+
+// Run runs the suite.
+func Run(t *testing.T, door Door) {
+	for _, group := range []struct {
+		name string
+		run  func(*testing.T, Door)
+	}{
+		{"Outcomes", outcomes},
+		{"Failing", failing},
+		{"Misbehaving", misbehaving},
+		{"Concurrent", concurrent},
+		{"Waiting", waiting},
+		{"Keys", keys},
+		{"Setup", setup},
+		{"Running", running},
+		{"Observing", observing},
+	} {
+		t.Run(group.name, func(t *testing.T) {
+			t.Parallel()
+			group.run(t, door)
+		})
+	}
+}
+
+// Levels are the isolation levels.
+var levels = []string{"read committed", "repeatable read", "serializable"}
+
+var scope = idem.Scope{Source: "stripe", Operation: "activate"}

@@ -1,0 +1,87 @@
+// Package pg is the seam between pgonce and the drivers: what the engines need of a connection, of a transaction and of
+// a pool, and one adapter for each driver. Engines hold one SQL text; which driver carries it is decided at the front door.
+package pg
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Stmt is one statement of a [Conn.Send].
+type Stmt struct {
+	SQL  string
+	Args []any // string, []byte, int64, bool or nil; the SQL casts each ($1::text), so that no exec mode has to guess
+
+	// Dest, where not nil, receives the columns of the first row. Without it, rows are not read.
+	Dest []any
+
+	Rows int64 // set by Send: rows affected, or rows returned where Dest is set
+	Done bool  // set by Send: the server has completed the statement
+}
+
+// Conn is one connection, in or outside a transaction. It is not safe for concurrent use.
+type Conn interface {
+	// Send runs stmts in order and stops at the first that fails, whose error it returns; Done tells how far it came.
+	// pgx sends more than one in a single round trip, database/sql one after the other.
+	Send(ctx context.Context, stmts ...*Stmt) error
+
+	// Query runs one statement and calls row for each of its rows, in order; scan is valid during the call only. It
+	// stops at the first error, of the server or of row, and returns it.
+	Query(ctx context.Context, sql string, args []any, row func(scan func(dest ...any) error) error) error
+}
+
+// Tx is a transaction that somebody has begun.
+type Tx interface {
+	Conn
+
+	// Check reports what has become of the transaction: nil while it can go on, else one of the errors below.
+	Check(ctx context.Context) error
+
+	// Fail makes sure that the transaction cannot be committed, as an SQL error would, and that a rollback to a
+	// savepoint of the caller's makes it usable again. It works with a done context. Where the server cannot be told,
+	// the connection is closed.
+	Fail(ctx context.Context)
+}
+
+// What [Tx.Check] finds.
+var (
+	ErrTxFailed = errors.New("an SQL error has failed the transaction")
+	ErrTxEnded  = errors.New("the transaction has ended")
+	ErrLost     = errors.New("the connection is lost")
+	ErrRowsOpen = errors.New("rows are still open")
+)
+
+// OwnTx is a transaction that pgonce has begun, and ends.
+type OwnTx interface {
+	Tx
+
+	// Commit commits. A nil error is the only yes; pgerr.CommitUnknown tells no from unknown.
+	Commit(ctx context.Context) error
+
+	// Rollback rolls back, whatever the state of the transaction and of ctx, and gives the connection back.
+	Rollback(ctx context.Context)
+
+	// SendAndRollback is Send, then Rollback, in one round trip where the driver can.
+	SendAndRollback(ctx context.Context, stmts ...*Stmt) error
+}
+
+// DB begins transactions.
+type DB interface {
+	// Begin begins a transaction and sends stmts in it, in one round trip where the driver can. After an error there is
+	// no transaction.
+	Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error)
+}
+
+// cleanupTime bounds what is done on behalf of a context that is done already.
+const cleanupTime = 5 * time.Second
+
+// detached returns a context for cleaning up: ctx's values, not its end.
+func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+}
+
+// failSQL fails a transaction: there is no savepoint of this name, so the server answers 3B001, and its log says why.
+// Why not a savepoint around fn, to roll back to: it would cost every call a round trip, and a nested call would have to
+// name it apart from the outer one's.
+const failSQL = `ROLLBACK TO SAVEPOINT "pgonce: fn failed, roll back"`

@@ -1,0 +1,78 @@
+package pg
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Pgx is what the adapter needs of pgx: a Tx, Conn, Pool, or a wrapper of one.
+//
+// Everything goes as a batch, a single statement too: outside a transaction, behind a pooler in transaction mode, the
+// Parse and the Execute of a lone Query may reach two servers (26000 in describe_exec mode).
+type Pgx interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// FromPgx adapts a pgx connection, pool or transaction.
+func FromPgx(q Pgx) Conn { return pgxConn{q} }
+
+type pgxConn struct{ q Pgx }
+
+func (c pgxConn) Send(ctx context.Context, stmts ...*Stmt) error {
+	b := &pgx.Batch{}
+	queue(b, stmts...)
+	return withoutDetail(c.q.SendBatch(ctx, b).Close())
+}
+
+// queue adds stmts to b; their Rows, Done and Dest are set when the results are read.
+func queue(b *pgx.Batch, stmts ...*Stmt) {
+	for _, s := range stmts {
+		qq := b.Queue(s.SQL, s.Args...)
+		if s.Dest == nil {
+			qq.Exec(func(tag pgconn.CommandTag) error {
+				s.Rows, s.Done = tag.RowsAffected(), true
+				return nil
+			})
+			continue
+		}
+		qq.Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				if s.Rows++; s.Rows > 1 {
+					continue
+				}
+				if err := rows.Scan(s.Dest...); err != nil {
+					return err
+				}
+			}
+			s.Done = rows.Err() == nil
+			return nil
+		})
+	}
+}
+
+func (c pgxConn) Query(ctx context.Context, sql string, args []any, row func(scan func(dest ...any) error) error) error {
+	b := &pgx.Batch{}
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			if err := row(rows.Scan); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return withoutDetail(c.q.SendBatch(ctx, b).Close())
+}
+
+// withoutDetail drops the DETAIL of a server's error, which prints the key where a constraint of the table is violated.
+// It is kept out of reach, not only out of the message: callers log the struct, too.
+func withoutDetail(err error) error {
+	pgErr, ok := err.(*pgconn.PgError)
+	if !ok || pgErr.Detail == "" {
+		return err
+	}
+	clean := *pgErr
+	clean.Detail = ""
+	return &clean
+}

@@ -1,0 +1,58 @@
+package pg
+
+import (
+	"context"
+	"database/sql"
+)
+
+// SQL is what the adapter needs of database/sql: a Tx, Conn, DB, or anything with their two methods (sqlx, GORM's ConnPool).
+type SQL interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// FromSQL adapts a database/sql connection or transaction.
+func FromSQL(q SQL) Conn { return sqlConn{q} }
+
+type sqlConn struct{ q SQL }
+
+func (c sqlConn) Send(ctx context.Context, stmts ...*Stmt) error {
+	for _, s := range stmts {
+		if err := c.sendOne(ctx, s); err != nil {
+			return err
+		}
+		s.Done = true
+	}
+	return nil
+}
+
+func (c sqlConn) sendOne(ctx context.Context, s *Stmt) error {
+	if s.Dest == nil {
+		res, err := c.q.ExecContext(ctx, s.SQL, s.Args...)
+		if err != nil {
+			return err
+		}
+		s.Rows, err = res.RowsAffected()
+		return err
+	}
+	return c.Query(ctx, s.SQL, s.Args, func(scan func(dest ...any) error) error {
+		if s.Rows++; s.Rows > 1 {
+			return nil
+		}
+		return scan(s.Dest...)
+	})
+}
+
+func (c sqlConn) Query(ctx context.Context, query string, args []any, row func(scan func(dest ...any) error) error) error {
+	rows, err := c.q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}

@@ -1,0 +1,242 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// Problem is one thing that is wrong with a table, and what mends it. Its fields are those of dedup.Problem.
+type Problem struct{ Table, Kind, Message, Fix string }
+
+// The kinds of problems; package dedup documents them.
+const (
+	missingTable  = "table missing"
+	otherSchema   = "table in another schema"
+	notATable     = "not a table"
+	notLogged     = "not logged"
+	missingColumn = "column missing"
+	columnType    = "column type"
+	nullable      = "column nullable"
+	collation     = "collation"
+	generated     = "column generated"
+	noConstraint  = "constraint missing"
+	invalidIndex  = "index invalid"
+	deferrable    = "constraint deferrable"
+	partialIndex  = "index partial"
+	exprIndex     = "index on an expression"
+	moreColumns   = "index has more columns"
+	otherUnique   = "other unique index"
+	insertTrigger = "trigger"
+	insertRule    = "rule"
+	rowSecurity   = "row security"
+	missingRights = "rights missing"
+)
+
+// keyColumns are the columns of the guarantee, in the order of the index that Migrate makes.
+var keyColumns = []string{"key", "operation", "source"}
+
+// columnTypes are the columns that the statements name.
+var columnTypes = []struct{ name, kind, define string }{
+	{"source", "text", `text COLLATE "C" NOT NULL`},
+	{"operation", "text", `text COLLATE "C" NOT NULL`},
+	{"key", "text", `text COLLATE "C" NOT NULL`},
+	{"processed_at", "timestamp with time zone", "timestamptz NOT NULL DEFAULT now()"},
+	{"payload_hash", "bytea", "bytea"},
+	{"value", "bytea", "bytea"},
+	{"lease_until", "timestamp with time zone", "timestamptz"},
+	{"attempt", "integer", "integer NOT NULL DEFAULT 1"},
+	{"failed", "boolean", "boolean NOT NULL DEFAULT false"},
+}
+
+// Verify reads the catalog and returns what keeps the table from backing its keys, as the current role sees it.
+func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) {
+	f, err := lookUp(ctx, conn, name)
+	if err != nil {
+		return nil, err
+	}
+	if problems := f.place(name); len(problems) > 0 {
+		return problems, nil
+	}
+	v := verifier{table: f.here.name(name.Table)}
+	v.relation(f.here)
+
+	cols, err := columns(ctx, conn, f.here.oid)
+	if err != nil {
+		return nil, err
+	}
+	v.columns(cols)
+
+	ixs, err := indexes(ctx, conn, f.here.oid)
+	if err != nil {
+		return nil, err
+	}
+	v.indexes(ixs)
+
+	ms, err := meddlers(ctx, conn, f.here.oid)
+	if err != nil {
+		return nil, err
+	}
+	v.meddlers(ms)
+	return v.problems, nil
+}
+
+// place says what is wrong with where the table stands: nothing else can be said of a table that SQL would not take.
+func (f *found) place(name pg.Name) []Problem {
+	v := verifier{table: name}
+	switch {
+	case f.here == nil && len(f.others) > 0:
+		other := f.others[0].name(name.Table)
+		v.report(otherSchema, fmt.Sprintf("the table is in schema %s, which is not on the search path; name it with its schema", pg.Quote(other.Schema)),
+			"SET search_path = %s", pg.Quote(other.Schema))
+	case f.here == nil:
+		v.report(missingTable, "there is no such table", "%s", strings.TrimSpace(DDL(name)))
+	case f.here.kind != "r":
+		v.report(notATable, "it is a view, a foreign or a partitioned table, which layout Plain is not", "DROP %s %s",
+			map[string]string{"v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE", "p": "TABLE"}[f.here.kind], name.Quoted())
+	case name.Schema == "" && f.here.path > 1:
+		// A role or a program with another search path would make or take another table, with other keys.
+		v.report(otherSchema, fmt.Sprintf("the name finds the table in schema %s, which is not the first of the search path: a table of that name in the first would hide it, with all its keys; name it with its schema", pg.Quote(f.here.schema)),
+			"SET search_path = %s", pg.Quote(f.here.schema))
+	case name.Schema == "":
+		for _, o := range f.others {
+			if o.path > 0 {
+				v.report(otherSchema, fmt.Sprintf("the search path holds a second table of this name, in schema %s, with other keys; name the one that is meant with its schema", pg.Quote(o.schema)),
+					"SET search_path = %s", pg.Quote(f.here.schema))
+			}
+		}
+	}
+	return v.problems
+}
+
+type verifier struct {
+	table    pg.Name
+	problems []Problem
+}
+
+func (v *verifier) report(kind, message, fix string, args ...any) {
+	sql := strings.TrimSuffix(fmt.Sprintf(fix, args...), ";") + ";"
+	v.problems = append(v.problems, Problem{Table: v.table.String(), Kind: kind, Message: message, Fix: sql})
+}
+
+func (v *verifier) alter(kind, message, action string, args ...any) {
+	v.report(kind, message, "ALTER TABLE %s %s", v.table.Quoted(), fmt.Sprintf(action, args...))
+}
+
+func (v *verifier) relation(r *relation) {
+	switch r.persistence {
+	case "u":
+		v.alter(notLogged, "the table is UNLOGGED: a crash of the server empties it, and every key runs again", "SET LOGGED")
+	case "t":
+		v.report(notLogged, "the table is temporary: its keys end with the session", "DROP TABLE %s", v.table.Quoted())
+	}
+	if !r.rights {
+		v.report(missingRights, "the role "+pg.Quote(r.role)+" lacks a right on the table", "GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s",
+			v.table.Quoted(), pg.Quote(r.role))
+	}
+	if r.rowSecurity {
+		v.report(rowSecurity, "row security applies to the role "+pg.Quote(r.role)+": a key held by a row that it cannot see is neither insertable nor readable, and a policy for INSERT alone makes claims fail",
+			"ALTER ROLE %s BYPASSRLS", pg.Quote(r.role))
+	}
+}
+
+func (v *verifier) columns(cols map[string]column) {
+	for _, want := range columnTypes {
+		c, ok := cols[want.name]
+		isKey := slices.Contains(keyColumns, want.name)
+		switch {
+		case !ok:
+			v.alter(missingColumn, "the column "+want.name+" is missing", "ADD COLUMN %s %s", pg.Quote(want.name), want.define)
+			continue
+		case c.kind != want.kind:
+			v.alter(columnType, fmt.Sprintf("the column %s is %s, not %s", want.name, c.kind, want.kind), "ALTER COLUMN %s TYPE %s", pg.Quote(want.name), want.kind)
+			continue
+		}
+		if c.generated {
+			v.alter(generated, "the column "+want.name+" is generated, and a claim cannot set it", "ALTER COLUMN %s DROP EXPRESSION", pg.Quote(want.name))
+		}
+		if isKey && !c.notNull {
+			v.alter(nullable, "the column "+want.name+" may be NULL, and two NULLs are not equal to a unique index", "ALTER COLUMN %s SET NOT NULL", pg.Quote(want.name))
+		}
+		if isKey && c.collation != "C" && c.collation != "POSIX" {
+			why := "whose order may change with the operating system, which breaks the index"
+			if !c.deterministic {
+				why = "which is not deterministic: it takes different keys for equal"
+			}
+			v.alter(collation, fmt.Sprintf("the column %s has the collation %s, %s", want.name, pg.Quote(c.collation), why),
+				`ALTER COLUMN %s TYPE text COLLATE "C"`, pg.Quote(want.name))
+		}
+	}
+}
+
+// indexes looks for the index that is the guarantee, and says of every other unique one what it does.
+func (v *verifier) indexes(ixs []*index) {
+	sound := false
+	for _, ix := range ixs {
+		if ix.on(keyColumns) && ix.valid && ix.ready && ix.immediate && !ix.partial {
+			sound = true
+		}
+	}
+	add := func(drop string) string {
+		if sound {
+			return drop
+		}
+		const constraint = "ADD PRIMARY KEY (key, operation, source)"
+		if drop == "" {
+			return constraint
+		}
+		return drop + ", " + constraint
+	}
+	explained := sound
+	for _, ix := range ixs {
+		kind, message := "", ""
+		switch {
+		case !ix.covers(keyColumns) && !slices.Contains(ix.columns, ""):
+			kind, message = otherUnique, "is unique on other columns: two different keys can clash there, and the second fails with 23505"
+		case !ix.valid || !ix.ready:
+			kind, message = invalidIndex, "is INVALID: a CREATE INDEX CONCURRENTLY failed, and it proves nothing"
+		case !ix.immediate:
+			kind, message = deferrable, "is DEFERRABLE: it cannot be the arbiter of ON CONFLICT, which fails with 55000"
+		case ix.partial:
+			kind, message = partialIndex, "has a WHERE: rows outside of it are not unique"
+		case slices.Contains(ix.columns, ""):
+			kind, message = exprIndex, "is on an expression, not on the columns themselves"
+		case !ix.on(keyColumns):
+			kind, message = moreColumns, "has a column besides "+strings.Join(keyColumns, ", ")+": one key can be there twice"
+		default:
+			continue
+		}
+		explained = explained || kind != otherUnique
+		message = "the unique index " + pg.Quote(ix.name) + " " + message
+		if ix.constraint != "" {
+			drop := "DROP CONSTRAINT " + pg.Quote(ix.constraint)
+			if kind != otherUnique {
+				drop = add(drop)
+			}
+			v.alter(kind, message, "%s", drop)
+			continue
+		}
+		drop := "DROP INDEX " + pg.Name{Schema: v.table.Schema, Table: ix.name}.Quoted()
+		if !sound && kind != otherUnique {
+			drop += "; ALTER TABLE " + v.table.Quoted() + " " + add("")
+		}
+		v.report(kind, message, "%s", drop)
+	}
+	if !explained {
+		v.alter(noConstraint, "there is no unique constraint on "+strings.Join(keyColumns, ", ")+": nothing keeps a key from being there twice", "%s", add(""))
+	}
+}
+
+func (v *verifier) meddlers(ms []meddler) {
+	for _, m := range ms {
+		if m.kind == "rule" {
+			v.report(insertRule, "the rule "+pg.Quote(m.name)+" rewrites INSERT: the row that is claimed need not be the one that is stored",
+				"DROP RULE %s ON %s", pg.Quote(m.name), v.table.Quoted())
+			continue
+		}
+		v.alter(insertTrigger, "the trigger "+pg.Quote(m.name)+" runs before INSERT and can change or drop the key", "DISABLE TRIGGER %s", pg.Quote(m.name))
+	}
+}
