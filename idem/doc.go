@@ -47,10 +47,10 @@
 //	40001, 40P01             a conflict, after Run's tries or with Do      no            later   503, Retry-After
 //	lost connection, 57P0x   the server went away                          no            later   503, Retry-After
 //	55P03                    your lock_timeout                             no            later   503, Retry-After
-//	57014                    your statement_timeout, or a cancel request   no            no      503
+//	57014                    your statement_timeout, or a cancel request   no            later   503, Retry-After
 //	25006                    connected to a standby                        no            later   503, Retry-After
 //	42P01, 42P10, 42501      the table, its constraint or a right missing  no            no      500, wake somebody
-//	the context's error      the caller gave up; nothing was done          no            later   503
+//	the context's error      the caller gave up; nothing was done          no            later   503, Retry-After
 //	fn's own error           whatever fn returned, unchanged               fn's to say   -       fn's to say
 //
 // [Retryable] is the column "again?": true for later. Where it is false, keep the message until somebody has looked.

@@ -1,6 +1,7 @@
 package idem
 
 import (
+	"context"
 	"errors"
 	"strings"
 
@@ -80,8 +81,11 @@ func (e *Error) CommitUnknown() bool { return e.Unknown }
 
 // Retryable reports whether the same delivery, sent again later, may succeed without anybody's doing: another call held
 // the key, a serialization failure or deadlock, a lost or refused connection, a server that is starting or short of
-// something, a COMMIT of unknown outcome. Everything else is false, a nil error too. False does not mean that the message
-// may be thrown away: a missing table, say, wants an operator, and then the delivery again.
+// something, a limit of time that was reached, a context that ended (a consumer that shuts down must not send what it
+// was at to the dead letters), a COMMIT of unknown outcome. Everything else is false, a nil error too. False does not mean
+// that the message may be thrown away: a missing table, say, wants an operator, and then the delivery again.
+//
+// It is about the delivery, pgerr.Retryable about running a transaction again at once: that one is false for reached limits.
 func Retryable(err error) bool {
 	var e *Error
 	switch {
@@ -93,6 +97,10 @@ func Retryable(err error) bool {
 		return true
 	case errors.As(err, &e) && e.Stage == "claim" && pgerr.Is(err, "23505"):
 		return true // the key's index is being rebuilt concurrently
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return true
+	case pgerr.Is(err, "57014"), pgerr.Is(err, "25P04"): // statement_timeout or a cancel request, transaction_timeout
+		return true
 	}
 	return pgerr.Retryable(err)
 }

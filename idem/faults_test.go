@@ -1,0 +1,263 @@
+package idem_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/pgerr"
+)
+
+// long asks for the long form of the fault tests. Its figures are written down in internal/RUNS.md.
+var long = os.Getenv("PGONCE_LONG") != ""
+
+// site is a database that is reached over a sound pool, and over pools whose connections a script breaks.
+type site struct {
+	*testing.T
+	ctx   context.Context
+	sound *pgxpool.Pool
+	cfg   *pgxpool.Config
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	t.Cleanup(cancel)
+	cfg := pgtest.Config(t)
+	return &site{t, ctx, migrated(t, pgtest.PoolConfig(t, cfg.Copy())), cfg}
+}
+
+// broken returns a pool over the script. Its connections are made by need only, so that messages can be counted.
+func (s *site) broken(script *faultconn.Script, mode pgx.QueryExecMode) *pgxpool.Pool {
+	s.Helper()
+	cfg := s.cfg.Copy()
+	cfg.ConnConfig.DefaultQueryExecMode = mode
+	cfg.MaxConns, cfg.MinConns = 2, 0
+	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	script.Attach(&cfg.ConnConfig.Config)
+	pool, err := pgxpool.NewWithConfig(s.ctx, cfg)
+	require.NoError(s, err)
+	return pool
+}
+
+// open returns a sound pool from a changed configuration.
+func (s *site) open(cfg *pgxpool.Config) *pgxpool.Pool {
+	s.Helper()
+	pool, err := pgxpool.NewWithConfig(s.ctx, cfg)
+	require.NoError(s, err)
+	s.Cleanup(pool.Close)
+	return pool
+}
+
+// effect leaves a row for the key, and counts its calls.
+func (s *site) effect(key idem.Key, calls *atomic.Int32) func(context.Context, pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		calls.Add(1)
+		_, err := tx.Exec(ctx, `INSERT INTO effects (what) VALUES ($1)`, key.ID())
+		return err
+	}
+}
+
+func (s *site) effects(key idem.Key) (n int) {
+	s.Helper()
+	require.NoError(s, s.sound.QueryRow(s.ctx, `SELECT count(*) FROM effects WHERE what = $1`, key.ID()).Scan(&n))
+	return n
+}
+
+// deliver runs the key over the sound pool, wants one of the outcomes, and one effect afterwards.
+func (s *site) deliver(key idem.Key, want ...idem.Outcome) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.ctx, 30*time.Second)
+	defer cancel()
+	out, err := idem.Run(ctx, s.sound, key, s.effect(key, new(atomic.Int32)))
+	require.NoError(s, err, "the same key again")
+	require.Contains(s, want, out)
+	require.Equal(s, 1, s.effects(key))
+}
+
+// gone closes a broken pool, which must return, and waits until the server has no transaction of it open.
+func (s *site) gone(pool *pgxpool.Pool) {
+	s.Helper()
+	// A broken connection is taken away in the background.
+	require.Eventually(s, func() bool { return pool.Stat().AcquiredConns() == 0 }, 20*time.Second, time.Millisecond,
+		"a connection is lost to the pool")
+	closes(s.T, pool)
+	require.True(s, pgxDB{s.sound}.Idle(s.ctx), "a transaction is still open")
+}
+
+// modes are those of the short and of the long form.
+func modes() []pgx.QueryExecMode {
+	if long {
+		return execModes
+	}
+	return []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeSimpleProtocol}
+}
+
+// hooked calls before each transaction that Run begins.
+type hooked struct {
+	*pgxpool.Pool
+	begins atomic.Int32
+	before func(n int32)
+}
+
+func (h *hooked) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	h.before(h.begins.Add(1))
+	return h.Pool.SendBatch(ctx, b)
+}
+
+// A COMMIT that was lost, or whose reply was, is settled by claiming again.
+func TestLostCommit(t *testing.T) {
+	for _, mode := range execModes {
+		for _, fault := range []faultconn.Mode{faultconn.DropReply, faultconn.DropBefore, faultconn.Reset} {
+			t.Run(fmt.Sprint(mode, "/", fault), func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t)
+				script := &faultconn.Script{When: faultconn.Commit, Mode: fault}
+				pool := s.broken(script, mode)
+				var calls atomic.Int32
+				key := stripe.Key("evt_1")
+				out, err := idem.Run(s.ctx, pool, key, s.effect(key, &calls))
+				require.NoError(t, err, "%v", script)
+				require.Equal(t, idem.Executed, out)
+				require.Equal(t, 1, script.Hits())
+				require.Equal(t, 1, s.effects(key))
+				want := map[faultconn.Mode]int32{faultconn.DropReply: 1, faultconn.DropBefore: 2, faultconn.Reset: 2}
+				require.Equal(t, want[fault], calls.Load(), "how often fn ran")
+				s.gone(pool)
+				s.deliver(key, idem.Duplicate)
+			})
+		}
+	}
+}
+
+// Executed only where the committed row is its own: here, somebody else's delivery came in between.
+func TestLostCommitOfSomebodyElse(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	script := &faultconn.Script{When: faultconn.Commit, Mode: faultconn.DropBefore}
+	key := stripe.Key("evt_1")
+	var calls atomic.Int32
+	pool := &hooked{Pool: s.broken(script, pgx.QueryExecModeCacheStatement), before: func(n int32) {
+		if n == 2 {
+			s.deliver(key, idem.Executed)
+		}
+	}}
+	out, err := idem.Run(s.ctx, pool, key, s.effect(key, &calls))
+	require.NoError(t, err)
+	require.Equal(t, idem.Duplicate, out)
+	require.EqualValues(t, 1, calls.Load())
+	require.Equal(t, 1, s.effects(key))
+	s.gone(pool.Pool)
+}
+
+// The same after a failover that lost our transaction: the id of it may have been given out again, and committed.
+func TestLostCommitIsNotJudgedByTheIDAlone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	// The reply is lost after the commit; then the row is replaced by somebody else's, as a restored server would have it.
+	script := &faultconn.Script{When: faultconn.Commit, Mode: faultconn.DropReply}
+	key := stripe.Key("evt_1")
+	pool := &hooked{Pool: s.broken(script, pgx.QueryExecModeCacheStatement), before: func(n int32) {
+		if n == 2 {
+			_, err := s.sound.Exec(s.ctx, `DELETE FROM processed_events`)
+			require.NoError(t, err)
+			_, err = s.sound.Exec(s.ctx, `INSERT INTO processed_events (source, operation, key) VALUES ('stripe', 'activate', 'evt_1')`)
+			require.NoError(t, err)
+		}
+	}}
+	out, err := idem.Run(s.ctx, pool, key, s.effect(key, new(atomic.Int32)))
+	require.NoError(t, err)
+	require.Equal(t, idem.Duplicate, out)
+	s.gone(pool.Pool)
+}
+
+// No new connection can be had: unknown is said to be unknown, and the same key later gets the right answer.
+func TestUnknownCommit(t *testing.T) {
+	for fault, later := range map[faultconn.Mode]idem.Outcome{
+		faultconn.DropReply:  idem.Duplicate,
+		faultconn.DropBefore: idem.Executed,
+	} {
+		t.Run(fault.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			script := &faultconn.Script{When: faultconn.Commit, Mode: fault, Refuse: true}
+			pool := s.broken(script, pgx.QueryExecModeCacheStatement)
+			key := stripe.Key("evt_1")
+			out, err := idem.Once{Tries: 3}.Run(s.ctx, pool, key, s.effect(key, new(atomic.Int32)))
+			wantUnknown(t, out, err)
+			script.Release()
+			s.gone(pool)
+			s.deliver(key, later)
+		})
+	}
+}
+
+func wantUnknown(t *testing.T, out idem.Outcome, err error) {
+	t.Helper()
+	require.Zero(t, out)
+	require.True(t, pgerr.CommitUnknown(err), "%v", err)
+	require.True(t, pgerr.CommitUnknown(fmt.Errorf("wrapped: %w", err)))
+	require.True(t, idem.Retryable(err))
+	require.False(t, pgerr.Retryable(err), "without the key, nobody may run it again")
+	var own *idem.Error
+	require.ErrorAs(t, err, &own)
+	require.True(t, own.Unknown)
+	require.Equal(t, "commit", own.Stage)
+	require.ErrorContains(t, err, "unknown")
+}
+
+// A deadline that fires while COMMIT is under way.
+func TestDeadlineDuringCommit(t *testing.T) {
+	for name, c := range map[string]struct {
+		when  func(faultconn.Message) bool
+		later idem.Outcome
+	}{
+		"before it arrives":  {faultconn.Commit, idem.Executed},
+		"before its reply":   {faultconn.CommitReply, idem.Duplicate},
+		"cancelled, arrives": {faultconn.CommitReply, idem.Duplicate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			ctx, cancel := context.WithTimeout(s.ctx, 500*time.Millisecond)
+			defer cancel()
+			script := &faultconn.Script{When: c.when, Mode: faultconn.Stall}
+			if name == "cancelled, arrives" {
+				script.Do = func(faultconn.Message) { cancel() }
+			}
+			defer script.Release()
+			pool := s.broken(script, pgx.QueryExecModeCacheStatement)
+			key := stripe.Key("evt_1")
+			out, err := idem.Run(ctx, pool, key, s.effect(key, new(atomic.Int32)))
+			wantUnknown(t, out, err)
+			require.Equal(t, 1, script.Hits(), "%v", script)
+			s.gone(pool)
+			s.deliver(key, c.later)
+		})
+	}
+}
+
+// The network loses COMMIT silently: the server keeps the transaction, and the key, until it notices.
+func TestLostCommitThatHoldsTheKey(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	script := &faultconn.Script{When: faultconn.Commit, Mode: faultconn.DropBefore, KeepServer: true}
+	pool := s.broken(script, pgx.QueryExecModeCacheStatement)
+	key := stripe.Key("evt_1")
+	out, err := idem.Once{MaxWait: 200 * time.Millisecond}.Run(s.ctx, pool, key, s.effect(key, new(atomic.Int32)))
+	wantUnknown(t, out, err)
+	require.ErrorIs(t, err, idem.ErrInProgress)
+	script.Release()
+	s.gone(pool)
+	s.deliver(key, idem.Executed)
+}

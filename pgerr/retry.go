@@ -1,0 +1,61 @@
+package pgerr
+
+// Retryable reports whether the transaction that ended with err may be run again, as a whole and from its start, with
+// hope of success. Roll the old one back first, wait a little longer each time, and set a limit.
+//
+//	true    40001, 40P01                 serialization failure, deadlock
+//	        55P03                        lock_timeout, NOWAIT
+//	        08xxx without 08007          connection failed; PgBouncer's own refusals are 08P01
+//	        57P01 57P02 57P03 57P05      server stops, starts or recovers; idle session ended
+//	        25P03                        idle in transaction for too long: the session is gone
+//	        25006                        read-only: after a failover, the connection may lead to a standby
+//	        53000 53100 53200 53300      out of a resource: disk, memory, connections
+//	        a lost or refused connection, and a statement that was not sent at all (pgconn.SafeToRetry)
+//
+//	false   nil
+//	        a context of the caller that is canceled or past its deadline
+//	        57014, 25P04                 somebody set a limit and it was reached; whoever set it decides
+//	        08007, 40003                 the server does not know whether the transaction was committed
+//	        53400                        a configured limit, which the next run would meet again
+//	        constraint violations, syntax, permissions, wrong passwords, and every other code
+//	        25P02                        ask about the error that failed the transaction instead
+//	        any other error
+//
+// Of errors that were joined, each one from the server must be of the first kind, and none may be a context's error.
+// After 25006 the connection should be closed rather than go back to its pool.
+//
+// Where a value has two meanings the answer is true, so set a limit, and look at ctx.Err() as well:
+// [io.ErrUnexpectedEOF] and [io.EOF] are what is left of a connection when the server hangs up, and what a decoder says
+// about a body that was cut, so decode before the transaction. context.DeadlineExceeded inside a [pgconn.ConnectError] may
+// be the end of connect_timeout. A network error may be that of another client which fn uses. pgx/stdlib
+// returns [driver.ErrBadConn] for a statement that it did not send because the context was done.
+//
+// For the error of a COMMIT ask [CommitUnknown] first. A lost connection leaves open whether the transaction took place,
+// and Retryable cannot see which statement lost it; running it again is then right only if it can notice its own earlier
+// commit. An error with a method CommitUnknown() bool that returns true is never retryable.
+func Retryable(err error) bool {
+	f := inspect(err)
+	if f.canceled || f.commitUnknown {
+		return false
+	}
+	for _, e := range f.server {
+		if !e.passes() {
+			return false
+		}
+	}
+	return f.lost || len(f.server) > 0
+}
+
+// passes reports whether the condition of e may have passed when the transaction is run again.
+func (e serverError) passes() bool {
+	switch e.code {
+	case SerializationFailure, DeadlockDetected, LockNotAvailable, ReadOnlySQLTransaction,
+		"57P01", "57P02", "57P03", "57P05", // shutdowns, recovery, idle_session_timeout
+		"25P03",                            // idle_in_transaction_session_timeout
+		"53000", "53100", "53200", "53300": // disk, memory, connections
+		return true
+	case "08007": // transaction_resolution_unknown
+		return false
+	}
+	return e.class() == "08"
+}

@@ -1,0 +1,174 @@
+package upsert
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+)
+
+// Builder says what an upsert does; [Builder.Build] checks it and makes a [Stmt]. Its methods return a changed copy, so a
+// Builder can be kept and finished in several ways. A mistake is reported by Build.
+type Builder[T any] struct{ s spec }
+
+// rule is what settles a conflict between the stored row and a new one.
+type rule uint8
+
+const (
+	byVersion rule = iota + 1
+	firstWins
+	lastWins
+)
+
+func (r rule) String() string { return [...]string{"", "Version", "FirstWins", "LastWins"}[r] }
+
+// spec is a Builder without its type.
+type spec struct {
+	name   string
+	typ    reflect.Type
+	fields []field
+
+	target      []string // columns and expressions, as given
+	where       string
+	set         []string
+	setNotNull  []string
+	setOnInsert []string
+	version     []string
+	tombstone   string
+	maxSkew     time.Duration
+	rules       []rule
+	anyVersion  bool
+	problems    []error // found by the methods themselves
+}
+
+// Into begins an upsert into table, which may be schema-qualified; a part that holds a dot is quoted (`"odd.name"`). The
+// case is kept: Into("Order") means "Order", not order.
+//
+// T is a struct whose `db` tags name the columns. A column that the clauses below do not name is read into
+// [Result.Stored] and never written; it may be one that the database fills (an id, a default, a generated column). A field
+// without a tag is left alone, and the fields of an embedded struct count as T's own.
+func Into[T any](table string) Builder[T] {
+	return Builder[T]{spec{name: table, typ: reflect.TypeFor[T]()}}
+}
+
+// OnConflict names the unique key: columns of T, or expressions as the index has them, such as "lower(email)" (told by
+// their parenthesis). There must be a unique index on exactly these, which [Verify] checks. A clash with any other unique
+// constraint is an error as it is, never an update of another entity's row.
+func (b Builder[T]) OnConflict(target ...string) Builder[T] {
+	b.s.target = append(slices.Clip(b.s.target), target...)
+	return b
+}
+
+// Where gives the predicate of a partial unique index, exactly as the index has it ("deleted_at IS NULL"). It is a literal
+// of the program, never put together from input. A row that lies outside it is refused ([ErrInvalidRow]): it could never
+// conflict, and each retry would insert another.
+//
+// With a Version, a partial target guards among the rows inside the predicate only. Where the stored row has left it, a
+// late event inserts a row of its own. [Verify] says so; [Builder.Tombstone] under a full unique key has no such gap.
+func (b Builder[T]) Where(predicate string) Builder[T] {
+	if b.s.where != "" {
+		b.s.problems = append(b.s.problems, fmt.Errorf("Where is given twice; join the predicates with AND, as the index has them"))
+	}
+	b.s.where = predicate
+	return b
+}
+
+// Set names the columns that the newest event decides. They are what [Unchanged] and [ErrVersionConflict] compare.
+func (b Builder[T]) Set(columns ...string) Builder[T] {
+	b.s.set = append(slices.Clip(b.s.set), columns...)
+	return b
+}
+
+// SetIfNotNull names columns that a newer event changes only where it brings a value: a partial payload does not erase.
+// With it the outcome depends on the order of arrival: what an older event would have filled in is lost when the
+// newer one, without it, came first.
+func (b Builder[T]) SetIfNotNull(columns ...string) Builder[T] {
+	b.s.setNotNull = append(slices.Clip(b.s.setNotNull), columns...)
+	return b
+}
+
+// SetOnInsert names columns that are written with a new row and never changed: created_at, a public id. They come from the
+// event that happens to arrive first.
+func (b Builder[T]) SetOnInsert(columns ...string) Builder[T] {
+	b.s.setOnInsert = append(slices.Clip(b.s.setOnInsert), columns...)
+	return b
+}
+
+// Version names the column that orders the events of an entity, then columns that settle ties. A row is written only when it is
+// newer than the stored one: the columns are compared in turn, and a stored NULL counts as oldest. The version comes from
+// the event (its own time, a sequence number of the source). Never from now(): with the time of arrival for a version, a late retry
+// is the newest event of all.
+//
+// A time is cut to the microsecond, as PostgreSQL keeps it; so events within one need a tie-breaker. A row whose version
+// or tie-breaker is NULL, not a number, infinite or the zero time.Time is refused ([ErrInvalidRow]).
+func (b Builder[T]) Version(column string, tieBreakers ...string) Builder[T] {
+	b.s.version = append(slices.Clip(b.s.version), append([]string{column}, tieBreakers...)...)
+	b.s.rules = append(slices.Clip(b.s.rules), byVersion)
+	return b
+}
+
+// AnyVersionType makes [Verify] accept a first version column of a type that does not order events by itself: a timestamp
+// without time zone (whose meaning changes with the writer's zone), or text ("10" < "9").
+func (b Builder[T]) AnyVersionType() Builder[T] {
+	b.s.anyVersion = true
+	return b
+}
+
+// MaxSkew refuses a version later than the database's clock plus d ([ErrVersionAhead]): a sender's broken clock would make
+// every later event stale. The version column is a timestamptz. Zero, the default, means no limit.
+func (b Builder[T]) MaxSkew(d time.Duration) Builder[T] {
+	if d <= 0 {
+		b.s.problems = append(b.s.problems, fmt.Errorf("MaxSkew(%s): say how far ahead a version may be, such as 5*time.Minute", d))
+	}
+	b.s.maxSkew = d
+	return b
+}
+
+// Tombstone names the column that marks an entity as deleted: a bool (deleted when true), or one that is not NULL when it
+// is deleted (a *time.Time, a sql.Null). The deletion is an event like the others, ordered by its version, and the row
+// stays as the memory of it: a "created" delivered late is [Stale], and does not bring the entity back. An event newer than the deletion
+// does, and clears the mark.
+//
+// A deletion keeps the other columns as they are. Where it arrives before the entity does, the Set and SetIfNotNull columns
+// take their defaults, or NULL; so they must allow that.
+func (b Builder[T]) Tombstone(column string) Builder[T] {
+	if b.s.tombstone != "" {
+		b.s.problems = append(b.s.problems, fmt.Errorf("Tombstone is given twice"))
+	}
+	b.s.tombstone = column
+	return b
+}
+
+// FirstWins leaves a stored row as it is: the first to arrive decides, and every later one is [Unchanged] and gets the
+// stored row. Columns to write are named by [Builder.SetOnInsert].
+func (b Builder[T]) FirstWins() Builder[T] {
+	b.s.rules = append(slices.Clip(b.s.rules), firstWins)
+	return b
+}
+
+// LastWins overwrites whatever is stored. A delayed or repeated event then undoes a newer one; it is right only where events
+// cannot be reordered, or where their order does not matter.
+func (b Builder[T]) LastWins() Builder[T] {
+	b.s.rules = append(slices.Clip(b.s.rules), lastWins)
+	return b
+}
+
+// Build checks the statement and returns it. It fails without exactly one of Version, FirstWins and LastWins, with a
+// column that T does not have, and with clauses that contradict each other; each message says what to write instead.
+// What only the database knows is checked at the first use, and by [Verify].
+func (b Builder[T]) Build() (*Stmt[T], error) {
+	p, err := newPlan(b.s)
+	if err != nil {
+		return nil, err
+	}
+	return &Stmt[T]{p: p}, nil
+}
+
+// MustBuild is Build for package-level variables: it panics on an error.
+func (b Builder[T]) MustBuild() *Stmt[T] {
+	stmt, err := b.Build()
+	if err != nil {
+		panic(err)
+	}
+	return stmt
+}

@@ -1,0 +1,288 @@
+package upsert
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"reflect"
+	"slices"
+	"strconv"
+
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+const (
+	chunkRows  = 1000
+	chunkBytes = 1 << 20
+)
+
+// Summary counts the outcomes of [Stmt.ExecMany].
+type Summary struct {
+	Inserted, Updated, Stale, Unchanged int
+
+	// Failed rows have an error of their own ([Result.Err]) and were not written.
+	Failed int
+}
+
+// ExecMany applies rows as [Stmt.Exec] would, in few statements: one for each 1,000 rows or 1 MiB, whatever the number of
+// columns, and one more for those of them that have the same version as another row of the same key, or that a rival changed
+// in between. each, which may be nil, is told the result of every row, i being its position in rows; it is called between the
+// statements, in no particular order, and may use db.
+//
+// Rows of one key collapse to the newest (with FirstWins to the first, with LastWins to the last), and only that one is
+// written; the others are [Stale] (with FirstWins Unchanged). Of two rows with equal versions and different
+// content the first by position is written, and the other is an [ErrVersionConflict]. SetIfNotNull and SetOnInsert take their
+// values from the row that is written.
+//
+// A row's own trouble does not stop the others. The error then says how many there are and wraps a [*RowError] of each kind;
+// what was applied stays, and whether to commit it is the caller's choice. Any other error is the server's: the transaction has
+// failed.
+//
+// Rows are locked in the order of their keys, so that calls with the same keys in other orders wait for each other and do not
+// deadlock. Two limits: several calls in one transaction have no common order; and where a call needs several statements, the
+// keys must be of a type whose order is known here, which are the integers, numeric, text, varchar and char with a deterministic collation, uuid,
+// boolean, bytea, date and the timestamps.
+//
+// All rows are read, and kept in a compact form, before the first statement. For an endless stream, call it once for every
+// 100,000 rows or so, each time in a transaction of its own.
+func (s *Stmt[T]) ExecMany(ctx context.Context, db DB, rows iter.Seq[T], each func(i int, r Result[T])) (Summary, error) {
+	conn, err := connOf(db)
+	if err != nil {
+		return Summary{}, err
+	}
+	b := &bulk[T]{p: s.p, each: each}
+	if b.t, err = s.p.prepare(ctx, conn); err != nil {
+		return b.sum, err
+	}
+	if err := b.collect(rows); err != nil {
+		return b.sum, err
+	}
+	// A prepared statement would get a generic plan from the sixth chunk on, made for ten rows and for the table as it was.
+	conn = withoutPlan(db, conn)
+	order := newOrder(s.p, b.t.l)
+	slices.SortStableFunc(b.rows, order.compare)
+	for rest := b.rows; len(rest) > 0; {
+		n := chunk(rest, order)
+		if err := b.send(ctx, conn, rest[:n]); err != nil {
+			return b.sum, err
+		}
+		rest = rest[n:]
+	}
+	return b.sum, b.err()
+}
+
+// bulk is one call of ExecMany.
+type bulk[T any] struct {
+	p    *plan
+	t    *texts
+	each func(int, Result[T])
+
+	rows   []packed
+	total  int
+	sum    Summary
+	errs   []error // the first of each kind
+	params [][]byte
+}
+
+// collect reads all rows, and reports those that cannot be sent.
+func (b *bulk[T]) collect(rows iter.Seq[T]) error {
+	if rows == nil {
+		return errors.New("upsert: rows is nil")
+	}
+	var refused []placed[T]
+	var scratch []byte
+	for row := range rows {
+		args, err := b.p.args(b.t.l, reflect.ValueOf(&row).Elem(), b.total)
+		if err != nil {
+			refused = append(refused, placed[T]{pos: b.total, res: Result[T]{Err: err}})
+		} else {
+			scratch = pack(scratch[:0], args)
+			b.rows = append(b.rows, packed{string(scratch), b.total})
+		}
+		b.total++
+	}
+	b.report(refused)
+	return nil
+}
+
+// chunk returns how many of the sorted rows go into one statement. Equal keys stay together, within reason.
+func chunk(rows []packed, o order) int {
+	n, size := 0, 0
+	for n < len(rows) && n < chunkRows && (n == 0 || size+len(rows[n].data) <= chunkBytes) {
+		size += len(rows[n].data)
+		n++
+	}
+	for n < len(rows) && n < 2*chunkRows && size < 2*chunkBytes && o.compare(rows[n-1], rows[n]) == 0 {
+		size += len(rows[n].data)
+		n++
+	}
+	return n
+}
+
+// placed is the result of the row at pos.
+type placed[T any] struct {
+	pos int
+	res Result[T]
+}
+
+// line is one row of the statement's answer.
+type line[T any] struct {
+	group, pos, nth, rank int64
+	verdict               string
+	stored                T
+}
+
+// send applies one chunk, and judges anew what a race or a tie left open.
+func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
+	for range tries {
+		var done []placed[T]
+		again := map[int]bool{}
+		var group []line[T]
+		err := b.query(ctx, conn, rows, func(l line[T]) {
+			if len(group) > 0 && group[0].group != l.group {
+				done = b.judge(group, done, again)
+				group = group[:0]
+			}
+			group = append(group, l)
+		})
+		if err != nil {
+			return b.p.failed(err)
+		}
+		done = b.judge(group, done, again)
+		if len(done)+len(again) != len(rows) {
+			return fmt.Errorf("upsert into %s: %d rows were sent and %d came back", b.p.table, len(rows), len(done)+len(again))
+		}
+		b.report(done)
+		if len(again) == 0 {
+			return nil
+		}
+		rows = slices.DeleteFunc(slices.Clone(rows), func(r packed) bool { return !again[r.pos] })
+	}
+	var open []placed[T]
+	for _, r := range rows {
+		open = append(open, placed[T]{r.pos, Result[T]{Err: &RowError{Table: b.p.table.String(), Index: r.pos, err: ErrUnsettled}}})
+	}
+	b.report(open)
+	return nil
+}
+
+// query sends one statement and reads its answer.
+func (b *bulk[T]) query(ctx context.Context, conn pg.Conn, rows []packed, got func(line[T])) error {
+	sql := b.t.many
+	var l line[T]
+	dest := []any{&l.group, &l.pos, &l.nth, &l.rank, &l.verdict}
+	if b.each != nil {
+		sql = b.t.manyRows
+		dest = append(dest, b.p.cells(b.t.l, &l.stored)...)
+	}
+	var none T
+	return conn.Query(ctx, sql, b.arrays(rows), func(scan func(...any) error) error {
+		l.stored = none
+		if err := scan(dest...); err != nil {
+			return err
+		}
+		got(l)
+		return nil
+	})
+}
+
+// arrays returns the parameters: one array literal for the positions and one for each column.
+func (b *bulk[T]) arrays(rows []packed) []any {
+	if b.params == nil {
+		b.params = make([][]byte, 1+len(b.p.written))
+	}
+	for i := range b.params {
+		b.params[i] = append(b.params[i][:0], '{')
+	}
+	for n, r := range rows {
+		if n > 0 {
+			for i := range b.params {
+				b.params[i] = append(b.params[i], ',')
+			}
+		}
+		b.params[0] = strconv.AppendInt(b.params[0], int64(r.pos), 10)
+		data := r.data
+		for i := range b.p.written {
+			var text string
+			var null bool
+			text, null, data = unpack(data)
+			b.params[i+1] = appendElement(b.params[i+1], text, null)
+		}
+	}
+	var args []any
+	for i := range b.params {
+		args = append(args, string(append(b.params[i], '}')))
+	}
+	return args
+}
+
+// judge settles the rows of one key. The first line is the row written, where one was.
+func (b *bulk[T]) judge(group []line[T], done []placed[T], again map[int]bool) []placed[T] {
+	if len(group) == 0 {
+		return done
+	}
+	var written *line[T]
+	if group[0].pos < 0 {
+		written, group = &group[0], group[1:]
+	}
+	raced := written == nil && slices.ContainsFunc(group, func(l line[T]) bool { return l.nth == 1 && l.verdict == "" })
+	for _, l := range group {
+		res := Result[T]{Stored: l.stored}
+		verdict := l.verdict
+		switch {
+		case verdict == "ahead" || verdict == "outside" || verdict == "keyless":
+		case raced, written != nil && b.p.rule == byVersion && l.rank == 1 && l.nth > 1:
+			// Next to a row that was just written, one of the same version is judged against it as any later one would be.
+			again[int(l.pos)] = true
+			continue
+		case written != nil:
+			res.Stored = written.stored
+			switch {
+			case l.nth == 1:
+				verdict = written.verdict
+			case b.p.rule == firstWins:
+				verdict = "unchanged"
+			default:
+				verdict = "stale"
+			}
+		case verdict == "":
+			verdict = "stale"
+		}
+		settle(b.p, &res, verdict, int(l.pos))
+		done = append(done, placed[T]{int(l.pos), res})
+	}
+	return done
+}
+
+// report counts results and passes them on.
+func (b *bulk[T]) report(done []placed[T]) {
+	for _, d := range done {
+		switch d.res.Outcome {
+		case Inserted:
+			b.sum.Inserted++
+		case Updated:
+			b.sum.Updated++
+		case Stale:
+			b.sum.Stale++
+		case Unchanged:
+			b.sum.Unchanged++
+		default:
+			b.sum.Failed++
+			kind := errors.Unwrap(d.res.Err)
+			if !slices.ContainsFunc(b.errs, func(e error) bool { return errors.Is(e, kind) }) {
+				b.errs = append(b.errs, d.res.Err)
+			}
+		}
+		if b.each != nil {
+			b.each(d.pos, d.res)
+		}
+	}
+}
+
+func (b *bulk[T]) err() error {
+	if len(b.errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d rows were not applied: %w", b.sum.Failed, b.total, errors.Join(b.errs...))
+}

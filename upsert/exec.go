@@ -1,0 +1,101 @@
+package upsert
+
+import (
+	"context"
+	"reflect"
+
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// tries bounds how often a row is judged anew. After a race the second judgement settles it, save where a rival deletes the
+// row at the same moment again and again; a trigger or row security would go on for ever.
+const tries = 10
+
+// Exec applies one row, in one round trip (one more at the first use of the statement, and when a rival changed the row in
+// between).
+//
+//   - No such row: it is [Inserted].
+//   - The stored row is older: it is [Updated].
+//   - The stored row is newer: [Stale], and nothing is written.
+//   - The same event again: [Unchanged], and nothing is written.
+//   - Equal versions, other content: [ErrVersionConflict], with the stored row in Result.Stored. What is stored stays, and the
+//     transaction goes on.
+//   - A rival has written the row and not committed: Exec waits, then judges by what was committed. At REPEATABLE READ and
+//     SERIALIZABLE the server answers 40001 instead, and the transaction is to be tried again.
+//   - A row that cannot be applied: [ErrInvalidRow] or [ErrVersionAhead], and the transaction goes on.
+//   - A clash with another unique constraint, and every other error of the server: that error, wrapped; the transaction has failed.
+//
+// db is the caller's transaction, or a connection or pool, where each call is a transaction of its own.
+func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {
+	conn, err := connOf(db)
+	if err != nil {
+		return Result[T]{}, err
+	}
+	p := s.p
+	t, err := p.prepare(ctx, conn)
+	if err != nil {
+		return Result[T]{}, err
+	}
+	args, err := p.args(t.l, reflect.ValueOf(&row).Elem(), -1)
+	if err != nil {
+		return Result[T]{Err: err}, err
+	}
+	for range tries {
+		var res Result[T]
+		var verdict string
+		stmt := &pg.Stmt{SQL: t.one, Args: args, Dest: append([]any{&verdict}, p.cells(t.l, &res.Stored)...)}
+		if err := conn.Send(ctx, stmt); err != nil {
+			return Result[T]{}, p.failed(err)
+		}
+		if verdict == "raced" {
+			continue
+		}
+		settle(p, &res, verdict, -1)
+		return res, res.Err
+	}
+	err = &RowError{Table: p.table.String(), Index: -1, err: ErrUnsettled}
+	return Result[T]{Err: err}, err
+}
+
+// cells returns where the columns of a stored row go.
+func (p *plan) cells(l *layout, row any) []any {
+	v := reflect.ValueOf(row).Elem()
+	dest := make([]any, 0, len(p.written)+len(p.read))
+	for _, ms := range [][]member{p.written, p.read} {
+		for _, m := range ms {
+			dest = append(dest, &cell{v.FieldByIndex(m.index), l.byName[m.column].OID})
+		}
+	}
+	return dest
+}
+
+// settle turns a verdict of the SQL into an outcome or an error.
+func settle[T any](p *plan, res *Result[T], verdict string, index int) {
+	refuse := func(sentinel error, column, reason string) {
+		res.Err = &RowError{Table: p.table.String(), Index: index, Column: column, Reason: reason, err: sentinel}
+	}
+	switch verdict {
+	case "inserted":
+		res.Outcome = Inserted
+	case "updated":
+		res.Outcome = Updated
+	case "stale":
+		res.Outcome = Stale
+	case "unchanged":
+		res.Outcome = Unchanged
+	case "conflict":
+		refuse(ErrVersionConflict, "", "")
+	case "ahead":
+		refuse(ErrVersionAhead, p.versions[0], "")
+	case "outside":
+		refuse(ErrInvalidRow, "", "it lies outside the predicate of Where, so it could never conflict")
+	case "keyless":
+		refuse(ErrInvalidRow, "", "an expression of the key is NULL, which never conflicts")
+	default:
+		refuse(ErrUnsettled, "", "")
+	}
+	if res.Err != nil && verdict != "conflict" {
+		var none T
+		res.Stored = none
+	}
+}

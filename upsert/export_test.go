@@ -1,0 +1,7 @@
+package upsert
+
+// Texts returns the statements that s sends, once it has been used.
+func Texts(s Statement) (one, many string) {
+	t := s.plan().use.Load()
+	return t.one, t.manyRows
+}

@@ -1,0 +1,132 @@
+package upsert
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// layout is what the catalog says of a table.
+type layout struct {
+	Server  int // server_version_num
+	Columns []column
+
+	byName map[string]*column
+}
+
+// column is one column of a table; a domain counts as the type below it.
+type column struct {
+	Name      string
+	OID       uint32
+	Elem      uint32 // of an array
+	Type      string // in SQL, without length or scale
+	Exact     string // in SQL, with them
+	Typtype   string // e: enum
+	NotNull   bool
+	Generated bool
+	Identity  bool
+	Always    bool // GENERATED ALWAYS AS IDENTITY
+	Default   string
+	Collation string // in SQL; "" where the type has none, or has the database's
+	// Fuzzy is set where the collation is nondeterministic: equal strings may differ in bytes.
+	Fuzzy bool
+}
+
+// layoutSQL returns one row of one column, so that it can travel as a batch: see pg.FromPgx.
+const layoutSQL = `
+WITH RECURSIVE base AS (
+  SELECT a.attnum, t.oid, t.typtype, t.typbasetype, t.typelem, t.typcategory, t.typtypmod, a.atttypmod AS typmod, a.attnotnull AS not_null
+    FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
+   WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped
+  UNION ALL
+  SELECT b.attnum, t.oid, t.typtype, t.typbasetype, t.typelem, t.typcategory, t.typtypmod, b.typtypmod, b.not_null OR d.typnotnull
+    FROM base AS b
+    JOIN pg_catalog.pg_type AS d ON d.oid = b.oid
+    JOIN pg_catalog.pg_type AS t ON t.oid = b.typbasetype
+   WHERE b.typtype = 'd'
+)
+SELECT json_build_object(
+  'Server', current_setting('server_version_num')::int,
+  'Columns', coalesce(json_agg(json_build_object(
+    'Name', a.attname,
+    'OID', b.oid::int8,
+    'Elem', CASE WHEN b.typcategory = 'A' THEN b.typelem::int8 ELSE 0 END,
+    'Type', format_type(b.oid, -1),
+    'Exact', format_type(b.oid, b.typmod),
+    'Typtype', b.typtype::text,
+    'NotNull', b.not_null,
+    'Generated', a.attgenerated <> '',
+    'Identity', a.attidentity <> '',
+    'Always', a.attidentity = 'a',
+    'Default', CASE WHEN a.attgenerated = '' THEN coalesce(pg_get_expr(d.adbin, d.adrelid), '') ELSE '' END,
+    'Collation', CASE WHEN c.collname <> 'default' THEN quote_ident(n.nspname) || '.' || quote_ident(c.collname) ELSE '' END,
+    'Fuzzy', NOT coalesce(c.collisdeterministic, true)
+  ) ORDER BY a.attnum), '[]'))::text
+  FROM base AS b
+  JOIN pg_catalog.pg_attribute AS a ON a.attrelid = to_regclass($1::text) AND a.attnum = b.attnum
+  LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+  LEFT JOIN pg_catalog.pg_collation AS c ON c.oid = a.attcollation
+  LEFT JOIN pg_catalog.pg_namespace AS n ON n.oid = c.collnamespace
+ WHERE b.typtype <> 'd'`
+
+// readLayout asks the catalog. A missing table has no columns.
+func readLayout(ctx context.Context, conn pg.Conn, table pg.Name) (*layout, error) {
+	var text string
+	stmt := &pg.Stmt{SQL: layoutSQL, Args: []any{table.Quoted()}, Dest: []any{&text}}
+	if err := conn.Send(ctx, stmt); err != nil {
+		return nil, fmt.Errorf("upsert: reading the columns of %s: %w", table, err)
+	}
+	l := &layout{byName: map[string]*column{}}
+	if err := json.Unmarshal([]byte(text), l); err != nil {
+		return nil, fmt.Errorf("upsert: reading the columns of %s: %w", table, err)
+	}
+	for i := range l.Columns {
+		l.byName[l.Columns[i].Name] = &l.Columns[i]
+	}
+	return l, nil
+}
+
+// rounded says that PostgreSQL changes a value to fit the column's precision. Only then may the precision be part of a cast:
+// a cast to varchar(3) cuts without an error, where an INSERT would refuse.
+func (c *column) rounded() bool {
+	oid := c.OID
+	if c.Elem != 0 {
+		oid = c.Elem
+	}
+	switch oid {
+	case pgtype.NumericOID, pgtype.TimestampOID, pgtype.TimestamptzOID, pgtype.TimeOID, pgtype.TimetzOID, pgtype.IntervalOID:
+		return c.Exact != c.Type
+	}
+	return false
+}
+
+// scalar says that every driver hands out a value of the type in a form that needs no further knowledge. Of the others
+// (arrays, ranges, composite types, those of extensions) pgx may give its binary form.
+func (c *column) scalar() bool {
+	switch c.OID {
+	case pgtype.JSONOID, pgtype.IntervalOID, pgtype.NameOID, pgtype.OIDOID, pgtype.PointOID:
+		return true
+	}
+	return c.comparable() && c.Typtype != "e" || c.isText()
+}
+
+// isText says that the type is one of strings.
+func (c *column) isText() bool {
+	return c.OID == pgtype.TextOID || c.OID == pgtype.VarcharOID || c.OID == pgtype.BPCharOID
+}
+
+// comparable says that the type's own = finds every difference that matters. Types without one (json, point), or with one
+// that overlooks something (box compares areas, citext ignores case), are compared by their text.
+func (c *column) comparable() bool {
+	switch c.OID {
+	case pgtype.BoolOID, pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Float4OID, pgtype.Float8OID, pgtype.NumericOID,
+		pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID, pgtype.UUIDOID, pgtype.ByteaOID, pgtype.JSONBOID, pgtype.DateOID,
+		pgtype.TimeOID, pgtype.TimestampOID, pgtype.TimestamptzOID, pgtype.InetOID, pgtype.CIDROID:
+		return !c.Fuzzy
+	}
+	return c.Typtype == "e"
+}

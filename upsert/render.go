@@ -1,0 +1,327 @@
+package upsert
+
+import (
+	"database/sql"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// writer renders the statements of a plan for one table and one server.
+//
+// In all of them t is the row in the table that conflicts, excluded the one that was to be inserted, e the event, and s the row
+// as the statement's snapshot shows it.
+type writer struct {
+	p    *plan
+	l    *layout
+	bulk bool
+}
+
+// cte returns a name for a CTE that does not hide the table.
+func (w writer) cte(name string) string {
+	if w.p.table.Schema == "" && w.p.table.Table == name {
+		return name + "_"
+	}
+	return name
+}
+
+func (w writer) col(m member) *column { return w.l.byName[m.column] }
+
+func at(alias, name string) string { return alias + "." + pg.Quote(name) }
+
+// exact returns expr, a value of column c, as it will be once stored.
+func exact(c *column, expr string) string {
+	if c.rounded() {
+		return "(" + expr + ")::" + c.Exact
+	}
+	return expr
+}
+
+// content returns expr, a value of column c, in a form whose = finds every difference.
+func content(c *column, expr string) string {
+	switch {
+	case c.comparable():
+		return expr
+	case c.Fuzzy:
+		return expr + `::text COLLATE "C"`
+	}
+	return expr + "::text"
+}
+
+func (w writer) members(roles ...role) []member {
+	var ms []member
+	for _, m := range w.p.written {
+		if slices.Contains(roles, m.role) {
+			ms = append(ms, m)
+		}
+	}
+	return ms
+}
+
+// all returns the columns of T in the order of parameters and results.
+func (w writer) all() []member { return slices.Concat(w.p.written, w.p.read) }
+
+func (w writer) list(alias string) []string {
+	return mapped(w.all(), func(m member) string { return at(alias, m.column) })
+}
+
+// results is list in the form in which a driver gets it.
+func (w writer) results(alias string) []string {
+	return mapped(w.all(), func(m member) string {
+		if w.col(m).scalar() {
+			return at(alias, m.column)
+		}
+		return at(alias, m.column) + "::text"
+	})
+}
+
+// columns returns the names of the written ones.
+func (w writer) columns() []string {
+	return mapped(w.p.written, func(m member) string { return pg.Quote(m.column) })
+}
+
+// fold joins parts with commas, and begins a new line, indented, where one gets long.
+func fold(parts []string, indent int) string {
+	var b strings.Builder
+	width := indent
+	for i, p := range parts {
+		switch {
+		case i > 0 && width+len(p) > 110:
+			b.WriteString(",\n" + strings.Repeat(" ", indent))
+			width = indent
+		case i > 0:
+			b.WriteString(", ")
+		}
+		b.WriteString(p)
+		width += len(p) + 2
+	}
+	return b.String()
+}
+
+func mapped[E any](es []E, f func(E) string) []string {
+	parts := make([]string, len(es))
+	for i, e := range es {
+		parts[i] = f(e)
+	}
+	return parts
+}
+
+func joined[E any](es []E, sep string, f func(E) string) string {
+	return strings.Join(mapped(es, f), sep)
+}
+
+// version returns the version and its tie-breakers as one value.
+func (w writer) version(alias string) string {
+	return "(" + joined(w.members(roleVersion), ", ", func(m member) string {
+		if alias == "e" {
+			return exact(w.col(m), at(alias, m.column))
+		}
+		return at(alias, m.column)
+	}) + ")"
+}
+
+// obsolete is true where the event has nothing new for the row that stored names, and false or NULL where it does: a
+// stored NULL is older than everything. "stored < event" would be NULL there, and the row could never be written again.
+func (w writer) obsolete(stored, event string) string {
+	return w.version(stored) + " >= " + w.version(event)
+}
+
+// dead says that a row is marked as deleted.
+func (w writer) dead(alias string) string {
+	m := w.members(roleTombstone)[0]
+	if w.l == nil && isBool(m.typ) || w.l != nil && w.col(m).Type == "boolean" {
+		return at(alias, m.column) + " IS TRUE"
+	}
+	return at(alias, m.column) + " IS NOT NULL"
+}
+
+// isBool says that a field of this type fits a boolean column.
+func isBool(t reflect.Type) bool {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.Kind() == reflect.Bool || t == reflect.TypeFor[sql.NullBool]() || t == reflect.TypeFor[sql.Null[bool]]()
+}
+
+// alive wraps expr, what an event brings for a column, so that a deletion leaves kept in its place.
+func (w writer) alive(alias, expr, kept string) string {
+	if w.p.spec.tombstone == "" {
+		return expr
+	}
+	return "CASE WHEN " + w.dead(alias) + " THEN " + kept + " ELSE " + expr + " END"
+}
+
+// inserted returns the value of m in the row to insert, from the event e and the stored row, if any. PostgreSQL checks NOT
+// NULL before it looks for a conflict, so a column that the event leaves out needs the stored value here too.
+func (w writer) inserted(m member, stored func(member) string) string {
+	e, c := at("e", m.column), w.col(m)
+	fill := stored(m)
+	if c.Default != "" {
+		fill = "coalesce(" + fill + ", " + c.Default + ")"
+	}
+	switch {
+	case m.role == roleSet:
+		return w.alive("e", e, fill)
+	case m.role == roleIfNotNull && c.NotNull:
+		return "coalesce(" + w.alive("e", e, "NULL") + ", " + fill + ")"
+	case m.role == roleIfNotNull:
+		return w.alive("e", e, fill)
+	}
+	return e
+}
+
+// updated returns the value of m that replaces t's.
+func (w writer) updated(m member) string {
+	t, x := at("t", m.column), at("excluded", m.column)
+	switch {
+	case m.role == roleSet:
+		return w.alive("excluded", x, t)
+	case m.role == roleIfNotNull && w.l != nil && w.col(m).NotNull:
+		// excluded holds what inserted put there, perhaps from a snapshot that t has left behind.
+		if w.bulk {
+			return w.alive("excluded", "CASE WHEN "+w.isAbsent(m)+" THEN "+t+" ELSE "+x+" END", t)
+		}
+		return w.alive("excluded", "coalesce("+w.param(m)+", "+t+")", t)
+	case m.role == roleIfNotNull:
+		return w.alive("excluded", "coalesce("+x+", "+t+")", t)
+	}
+	return x
+}
+
+// param returns the parameter of m with its cast.
+func (w writer) param(m member) string {
+	i := slices.IndexFunc(w.p.written, func(o member) bool { return o.column == m.column })
+	return w.placeholder(i) + "::" + w.col(m).Type
+}
+
+// placeholder returns the i-th parameter. For bytea it is declared as text: lib/pq would escape a string once more.
+func (w writer) placeholder(i int) string {
+	p := fmt.Sprintf("$%d", i+1)
+	if w.col(w.p.written[i]).OID == pgtype.ByteaOID {
+		p += "::text"
+	}
+	return p
+}
+
+// same compares the content of a stored row with what it would become.
+func (w writer) same(stored func(member) string, next func(member) string) string {
+	ms := w.members(roleSet, roleIfNotNull, roleTombstone)
+	left := func(m member) string { return content(w.col(m), stored(m)) }
+	right := func(m member) string {
+		expr := next(m)
+		if w.col(m).rounded() {
+			expr = exact(w.col(m), expr)
+		}
+		if !w.col(m).comparable() && strings.ContainsRune(expr, ' ') {
+			expr = "(" + expr + ")"
+		}
+		return content(w.col(m), expr)
+	}
+	switch len(ms) {
+	case 0:
+		return "true"
+	case 1:
+		return left(ms[0]) + " IS NOT DISTINCT FROM " + right(ms[0])
+	}
+	return "(" + joined(ms, ", ", left) + ") IS NOT DISTINCT FROM (" + joined(ms, ", ", right) + ")"
+}
+
+// next returns what the event e would make of m in the row that stored names.
+func (w writer) next(stored func(member) string) func(member) string {
+	return func(m member) string {
+		e := at("e", m.column)
+		if m.role == roleIfNotNull {
+			e = "coalesce(" + e + ", " + stored(m) + ")"
+		}
+		if m.role == roleTombstone {
+			return e
+		}
+		return w.alive("e", e, stored(m))
+	}
+}
+
+// target returns the ON CONFLICT clause's target.
+func (w writer) target() string {
+	s := "(" + joined(w.p.keys, ", ", func(k key) string {
+		if k.expr != "" {
+			return "(" + k.expr + ")"
+		}
+		return pg.Quote(k.column)
+	}) + ")"
+	if w.p.where != "" {
+		s += " WHERE (" + w.p.where + ")"
+	}
+	return s
+}
+
+// action returns what follows the target. hit sets the mark that tells an update from an insert; "" where none is needed.
+func (w writer) action(hit string) string {
+	if w.p.rule == firstWins {
+		return "DO NOTHING"
+	}
+	set := w.members(roleSet, roleIfNotNull, roleTombstone, roleVersion)
+	s := "DO UPDATE\n     SET " + fold(mapped(set, func(m member) string { return pg.Quote(m.column) + " = " + w.updated(m) }), 9)
+	var guard string
+	if w.p.rule == byVersion {
+		guard = "(" + w.obsolete("t", "excluded") + ") IS NOT TRUE"
+	} else {
+		guard = "NOT (" + w.same(func(m member) string { return at("t", m.column) }, w.updated) + ")"
+	}
+	if hit != "" {
+		guard = hit + "\n     AND " + guard
+	}
+	return s + "\n   WHERE " + guard
+}
+
+// refusals returns CASE branches for rows that must not be written, judged in the scope of the event's columns alone.
+func (w writer) refusals() []string {
+	var whens []string
+	if d := w.p.spec.maxSkew; d > 0 {
+		v := w.members(roleVersion)[0]
+		whens = append(whens, fmt.Sprintf("WHEN %s > clock_timestamp() + interval '%d microseconds' THEN 'ahead'", pg.Quote(v.column), d.Microseconds()))
+	}
+	for _, k := range w.p.keys {
+		if k.expr != "" {
+			whens = append(whens, "WHEN ("+k.expr+") IS NULL THEN 'keyless'")
+		}
+	}
+	if w.p.where != "" {
+		whens = append(whens, "WHEN ("+w.p.where+") IS NOT TRUE THEN 'outside'")
+	}
+	return whens
+}
+
+// values returns the event's columns, from what value says of the i-th parameter. Columns that a predicate or an
+// expression mentions and the event does not have are there with the value that the table would give them.
+func (w writer) values(value func(i int) string) []string {
+	var vs []string
+	has := map[string]bool{}
+	for i, m := range w.p.written {
+		c := w.col(m)
+		has[m.column] = true
+		v := value(i) + "::" + c.Type
+		if c.Collation != "" {
+			// Otherwise strings would be compared and sorted here by another rule than in the table's index.
+			v += " COLLATE " + c.Collation
+		}
+		vs = append(vs, v+" AS "+pg.Quote(m.column))
+	}
+	for _, name := range w.p.names {
+		c := w.l.byName[name]
+		if c == nil || has[name] {
+			continue
+		}
+		has[name] = true
+		v := "NULL"
+		if c.Default != "" {
+			v = "(" + c.Default + ")"
+		}
+		vs = append(vs, v+"::"+c.Type+" AS "+pg.Quote(name))
+	}
+	return vs
+}

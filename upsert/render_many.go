@@ -1,0 +1,236 @@
+package upsert
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// many renders the statement for a chunk of rows: the same judgement as [writer.one], with the newest row of each key alone
+// to be written, and written in the order of the keys, so that two chunks cannot wait for each other.
+//
+// One result per row given and one per row written come back, grouped by key, the written one first. They are put together
+// outside: a join of two CTEs is planned without knowing their sizes, and would compare every row with every other.
+func (w writer) many(withRows bool) string {
+	event, judged, absent, applied := w.cte("event"), w.cte("judged"), w.cte("absent"), w.cte("applied")
+	fromEvent := func(m member) string { return w.judgedColumn(m) }
+	var b strings.Builder
+	fmt.Fprintf(&b, "WITH %s AS MATERIALIZED (\n%s\n)", event, w.ranked())
+	fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n  SELECT e.*, %s,\n       %s AS pgonce_verdict\n    FROM %s AS e\n    LEFT JOIN (%s) AS s\n      ON %s\n)",
+		judged, fold(w.storedColumns(), 9), w.verdict(func(m member) string { return at("s", m.column) }, "NULL"), event, w.storedRows(), w.match())
+	if lost := w.absent(judged); lost != "" {
+		fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n%s\n)", absent, lost)
+	}
+
+	hit, isNew, source := "", "true", ""
+	if w.p.rule != firstWins {
+		if w.l.Server >= oldRows {
+			isNew = w.noOld()
+		} else {
+			source = ", " + resetHit
+			hit = "set_config('pgonce.hit', " + w.lockedKey() + ", true) IS NOT NULL"
+			isNew = readHit + " IS DISTINCT FROM " + w.keyRow("t") + "::text"
+		}
+	}
+	fmt.Fprintf(&b, ", %s AS (\n  INSERT INTO %s AS t (%s)\n  SELECT %s\n    FROM %s AS e%s\n   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1\n   ORDER BY %s",
+		applied, w.p.table.Quoted(), fold(w.columns(), 9), fold(mapped(w.p.written, func(m member) string { return w.inserted(m, fromEvent) }), 9),
+		judged, source, strings.Join(w.sortKeys("e"), ", "))
+	fmt.Fprintf(&b, "\n  ON CONFLICT %s %s\n  RETURNING %s AS pgonce_new, %s%s\n)", w.target(), w.action(hit), isNew, fold(w.list("t"), 12), w.expressions())
+
+	var fromApplied, fromJudged, fromBoth string
+	if withRows {
+		fromApplied, fromBoth = ",\n           "+fold(w.list("a"), 11), ",\n       "+fold(w.results("r"), 7)
+		fromJudged = ",\n           " + fold(mapped(w.all(), func(m member) string { return w.judgedColumn(m) + " AS " + pg.Quote(m.column) }), 11)
+	}
+	groups := make([]string, len(w.p.keys))
+	for i := range groups {
+		groups[i] = fmt.Sprintf("r.pgonce_g%d", i+1)
+	}
+	fmt.Fprintf(&b, "\nSELECT dense_rank() OVER (ORDER BY %s), r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome%s\n  FROM (",
+		strings.Join(groups, ", "), fromBoth)
+	fmt.Fprintf(&b, "\n    SELECT %s, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,\n           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome%s\n      FROM %s AS a",
+		named(w.sortKeys("a"), "pgonce_g"), fromApplied, applied)
+	fmt.Fprintf(&b, "\n     UNION ALL\n    SELECT %s, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')%s\n      FROM %s AS e\n  ) AS r\n ORDER BY 1, 2",
+		named(w.sortKeys("e"), "pgonce_g"), fromJudged, judged)
+	return b.String()
+}
+
+// ranked returns the rows given, typed, with their place among those of the same key: pgonce_nth counts from the newest, and
+// pgonce_rank is 1 for all that share the newest version. Refused rows are counted apart, so that they cannot hide a good one.
+func (w writer) ranked() string {
+	params, names := []string{"$1::int8[]"}, []string{"pgonce_pos"}
+	for i := range w.p.written {
+		params, names = append(params, fmt.Sprintf("$%d::text[]", i+2)), append(names, fmt.Sprintf("c%d", i+1))
+	}
+	values := append([]string{"u.pgonce_pos"}, w.values(func(i int) string { return "u." + names[i+1] })...)
+	checks := w.expressions()
+	if whens := w.refusals(); len(whens) > 0 {
+		checks += ",\n                 CASE " + strings.Join(whens, "\n                      ") + " END AS pgonce_refused"
+	}
+	part := "PARTITION BY " + strings.Join(w.sortKeys("q"), ", ")
+	if len(w.refusals()) > 0 {
+		part += ", q.pgonce_refused IS NULL"
+	}
+	newest, order := "", "q.pgonce_pos"
+	switch w.p.rule {
+	case byVersion:
+		newest = joined(w.members(roleVersion), ", ", func(m member) string { return exact(w.col(m), at("q", m.column)) + " DESC" })
+		order = newest + ", q.pgonce_pos"
+	case lastWins:
+		order = "q.pgonce_pos DESC"
+	}
+	rank := "0"
+	if newest != "" {
+		rank = "rank() OVER (" + part + " ORDER BY " + newest + ")"
+	}
+	return fmt.Sprintf("  SELECT q.*, row_number() OVER (%s\n                                 ORDER BY %s) AS pgonce_nth,\n         %s AS pgonce_rank\n"+
+		"    FROM (SELECT v.*%s\n            FROM (SELECT %s\n                    FROM unnest(%s) AS u (%s)) AS v) AS q",
+		part, order, rank, checks, fold(values, 26), strings.Join(params, ", "), strings.Join(names, ", "))
+}
+
+// expressions returns the target's expressions in the scope of a row, as further columns.
+func (w writer) expressions() string {
+	var b strings.Builder
+	for i, k := range w.p.keys {
+		if k.expr != "" {
+			fmt.Fprintf(&b, ", (%s) AS pgonce_k%d", k.expr, i+1)
+		}
+	}
+	return b.String()
+}
+
+// storedRows returns what the new rows are compared with.
+func (w writer) storedRows() string {
+	s := "SELECT " + fold(w.list("s"), 23) + w.found() + w.expressions() + " FROM " + w.p.table.Quoted() + " AS s"
+	if w.p.where != "" {
+		s += " WHERE (" + w.p.where + ")"
+	}
+	return s
+}
+
+func (w writer) match() string {
+	return joined(w.numbered(), " AND ", func(i int) string {
+		return w.keyColumn("s", i) + " = " + w.keyColumn("e", i)
+	})
+}
+
+func (w writer) numbered() []int {
+	is := make([]int, len(w.p.keys))
+	for i := range is {
+		is[i] = i
+	}
+	return is
+}
+
+// keyColumn returns the i-th part of the key in a row of the event, of the stored ones or of the applied ones.
+func (w writer) keyColumn(alias string, i int) string {
+	k := w.p.keys[i]
+	if k.expr != "" {
+		return fmt.Sprintf("%s.pgonce_k%d", alias, i+1)
+	}
+	if alias == "s" || alias == "a" {
+		return at(alias, k.column)
+	}
+	return exact(w.l.byName[k.column], at(alias, k.column))
+}
+
+// sortKeys returns the key in the order in which rows are locked: by the columns' names, whatever order OnConflict has them
+// in, and strings by their bytes, as they are sorted outside. (Where different bytes can be equal, the column's own order
+// has to do.)
+func (w writer) sortKeys(alias string) []string {
+	is := w.lockOrder()
+	keys := make([]string, len(is))
+	for n, i := range is {
+		keys[n] = w.keyColumn(alias, i)
+		if c := w.l.byName[w.p.keys[i].column]; w.p.keys[i].expr == "" && c.isText() && !c.Fuzzy {
+			keys[n] += ` COLLATE "C"`
+		}
+	}
+	return keys
+}
+
+func (w writer) lockOrder() []int {
+	is := w.numbered()
+	slices.SortStableFunc(is, func(i, j int) int {
+		return strings.Compare(w.p.keys[i].column+w.p.keys[i].expr, w.p.keys[j].column+w.p.keys[j].expr)
+	})
+	return is
+}
+
+func named(exprs []string, prefix string) string {
+	parts := make([]string, len(exprs))
+	for i, e := range exprs {
+		parts[i] = fmt.Sprintf("%s AS %s%d", e, prefix, i+1)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// keyRow returns the key of a row in whose scope the expressions' columns stand alone.
+func (w writer) keyRow(alias string) string {
+	return "ROW(" + joined(w.p.keys, ", ", func(k key) string {
+		if k.expr != "" {
+			return "(" + k.expr + ")"
+		}
+		return at(alias, k.column)
+	}) + ")"
+}
+
+// lockedKey returns the key of the row that conflicts, as text. Beside excluded, an expression's columns would be ambiguous.
+func (w writer) lockedKey() string {
+	if w.expressions() == "" {
+		return w.keyRow("t") + "::text"
+	}
+	return "(SELECT " + w.keyRow("k") + "::text FROM (SELECT t.*) AS k)"
+}
+
+// storedColumns returns the stored row's columns under names that do not meet the event's.
+func (w writer) storedColumns() []string {
+	var parts []string
+	for i, m := range w.all() {
+		parts = append(parts, fmt.Sprintf("%s AS pgonce_s%d", at("s", m.column), i+1))
+	}
+	if len(w.carried()) > 0 {
+		for i, k := range w.p.keys {
+			if k.expr != "" {
+				parts = append(parts, fmt.Sprintf("s.pgonce_k%d AS pgonce_sk%d", i+1, i+1))
+			}
+		}
+	}
+	return parts
+}
+
+func (w writer) judgedColumn(m member) string {
+	i := slices.IndexFunc(w.all(), func(o member) bool { return o.column == m.column })
+	return fmt.Sprintf("e.pgonce_s%d", i+1)
+}
+
+// carried returns the columns for which an event without a value has to carry the stored one, only to pass the NOT NULL check.
+func (w writer) carried() []member {
+	return slices.DeleteFunc(w.members(roleIfNotNull), func(m member) bool { return !w.col(m).NotNull })
+}
+
+// absent collects which written rows came without a value for which of those columns, by the stored row's key: the row that
+// was to be inserted, which is all that DO UPDATE sees, cannot tell.
+func (w writer) absent(judged string) string {
+	ms := w.carried()
+	if len(ms) == 0 {
+		return ""
+	}
+	key := "ROW(" + joined(w.numbered(), ", ", func(i int) string {
+		if w.p.keys[i].expr != "" {
+			return fmt.Sprintf("e.pgonce_sk%d", i+1)
+		}
+		return w.judgedColumn(w.member(w.p.keys[i].column))
+	}) + ")::text"
+	return "  SELECT jsonb_object_agg(a.k, true) AS keys FROM (\n    " + joined(ms, "\n    UNION ALL ", func(m member) string {
+		return fmt.Sprintf("SELECT '%d' || %s AS k FROM %s AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1 AND %s IS NULL",
+			slices.IndexFunc(ms, func(o member) bool { return o.column == m.column }), key, judged, at("e", m.column))
+	}) + "\n  ) AS a"
+}
+
+func (w writer) isAbsent(m member) string {
+	i := slices.IndexFunc(w.carried(), func(o member) bool { return o.column == m.column })
+	return fmt.Sprintf("(SELECT keys FROM %s) ? ('%d' || %s)", w.cte("absent"), i, w.lockedKey())
+}

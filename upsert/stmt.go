@@ -1,0 +1,141 @@
+package upsert
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// Stmt is a checked upsert for rows of type T. It is safe for concurrent use, and meant to be made once.
+//
+// At its first use it reads the table's columns from the catalog (one round trip more), and keeps them. After ALTER TABLE
+// ... ALTER COLUMN ... TYPE, use a new one: until then a value may be compared with the old precision.
+type Stmt[T any] struct{ p *plan }
+
+// Outcome says what an upsert did. The zero Outcome comes with an error.
+type Outcome uint8
+
+// The outcomes. Nothing is written for Stale and Unchanged: no dead row, no WAL.
+const (
+	Inserted  Outcome = iota + 1 // there was no such row
+	Updated                      // the stored row was older
+	Stale                        // the stored row is newer, or a newer one of the same call took its place
+	Unchanged                    // the same event is stored already, or FirstWins found a row
+)
+
+func (o Outcome) String() string {
+	switch o {
+	case Inserted:
+		return "inserted"
+	case Updated:
+		return "updated"
+	case Stale:
+		return "stale"
+	case Unchanged:
+		return "unchanged"
+	}
+	return "no outcome"
+}
+
+// Result is what became of one row.
+type Result[T any] struct {
+	Outcome Outcome
+
+	// Stored is the row as it now stands in the table: the new one where it was Inserted or Updated (with what the
+	// database filled in), else the one that was there. NULL leaves a field's zero value. It is set with
+	// [ErrVersionConflict] too, and empty with any other error.
+	Stored T
+
+	// Err is the trouble of this row alone: a [*RowError]. Exec returns it as well.
+	Err error
+}
+
+// SQL returns the upsert as one would write it by hand, for other drivers and for reading, and the columns whose values
+// are its parameters $1, $2, ... in that order. It writes exactly what Exec would. It does not say what it did, it waits for
+// rivals and locks the row also when it is stale, and it leaves to the caller what Exec refuses: a NULL version, tie-breaker or
+// key, MaxSkew, a row outside the predicate.
+func (s *Stmt[T]) SQL() (sql string, columns []string) {
+	for _, m := range s.p.written {
+		columns = append(columns, m.column)
+	}
+	return writer{p: s.p}.plain(), columns
+}
+
+func (s *Stmt[T]) plan() *plan { return s.p }
+
+// texts are the statements for one table, as its catalog describes it.
+type texts struct {
+	l        *layout
+	one      string
+	many     string // without the stored rows
+	manyRows string
+}
+
+// prepare returns the statements, reading the catalog when it has not been read.
+func (p *plan) prepare(ctx context.Context, conn pg.Conn) (*texts, error) {
+	if t := p.use.Load(); t != nil {
+		return t, nil
+	}
+	l, err := readLayout(ctx, conn, p.table)
+	if err != nil {
+		return nil, err
+	}
+	if ps := p.layoutProblems(l); len(ps) > 0 {
+		return nil, &VerifyError{Problems: ps}
+	}
+	one, bulk := writer{p: p, l: l}, writer{p: p, l: l, bulk: true}
+	t := &texts{l: l, one: one.one(), many: bulk.many(false), manyRows: bulk.many(true)}
+	p.use.Store(t)
+	return t, nil
+}
+
+// failed wraps an error of the server, and forgets the catalog where the error may come from a change of it.
+func (p *plan) failed(err error) error {
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) && strings.HasPrefix(state.SQLState(), "42") {
+		p.use.Store(nil)
+	}
+	return fmt.Errorf("upsert into %s: %w", p.table, err)
+}
+
+// args returns the parameters for one row: strings, nil for NULL.
+func (p *plan) args(l *layout, row reflect.Value, index int) ([]any, error) {
+	args := make([]any, len(p.written))
+	for i, m := range p.written {
+		c := l.byName[m.column]
+		text, null, err := encode(row.FieldByIndex(m.index), c.OID, c.Elem)
+		if err != nil {
+			return nil, &RowError{Table: p.table.String(), Index: index, Column: m.column, Reason: err.Error(), err: ErrInvalidRow}
+		}
+		if reason := p.unfit(m, c, text, null); reason != "" {
+			return nil, &RowError{Table: p.table.String(), Index: index, Column: m.column, Reason: reason, err: ErrInvalidRow}
+		}
+		if !null {
+			args[i] = text
+		}
+	}
+	return args, nil
+}
+
+// unfit says why a key or a version cannot be used.
+func (p *plan) unfit(m member, c *column, text string, null bool) string {
+	switch {
+	case m.role == roleKey && null:
+		return "the key is NULL, which never conflicts"
+	case m.role != roleVersion:
+		return ""
+	case null:
+		return "the version is NULL"
+	case text == encodeTime(time.Time{}, c.OID):
+		return "the version is the zero time"
+	case !c.isText() && slices.Contains([]string{"nan", "infinity", "+infinity", "inf", "+inf"}, strings.ToLower(strings.TrimSpace(text))):
+		return "the version is not a finite value; nothing could be newer"
+	}
+	return ""
+}

@@ -1,0 +1,193 @@
+package upsert
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// catalog is what Verify reads besides the columns.
+type catalog struct {
+	Partitioned bool
+	Indexes     []index
+	Triggers    []trigger
+}
+
+// index is a unique index of the table itself.
+type index struct {
+	Name       string
+	Constraint string // "" where it is only an index
+	Valid      bool
+	Immediate  bool
+	NullsAlike bool     // NULLS NOT DISTINCT
+	SameRule   bool     // every column by its own collation
+	Keys       []string // an expression, or a column with a dot before it
+	Predicate  string
+	Definition string
+}
+
+// trigger runs before a row of the table, or of a partition, is inserted or updated.
+type trigger struct{ Name, Function, Source, Args string }
+
+// catalogSQL returns one row of one column, as layoutSQL does.
+const catalogSQL = `
+SELECT json_build_object(
+  'Partitioned', (SELECT relkind = 'p' FROM pg_catalog.pg_class WHERE oid = to_regclass($1::text)),
+  'Indexes', coalesce((
+    SELECT json_agg(json_build_object(
+      'Name', c.relname,
+      'Constraint', coalesce((SELECT min(conname) FROM pg_catalog.pg_constraint WHERE conindid = i.indexrelid AND contype IN ('p', 'u')), ''),
+      'Valid', i.indisvalid AND i.indisready,
+      'Immediate', i.indimmediate,
+      'NullsAlike', coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false),
+      'SameRule', (SELECT coalesce(bool_and(a.attcollation = k.rule), true)
+                     FROM unnest(i.indkey::int2[], i.indcollation::oid[]) AS k (attnum, rule)
+                     JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+                    WHERE k.rule <> 0),
+      'Keys', (SELECT json_agg(coalesce('.' || a.attname, pg_get_indexdef(i.indexrelid, n, false)) ORDER BY n)
+                 FROM generate_series(1, i.indnkeyatts) AS n
+                 LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[n - 1] AND a.attnum > 0),
+      'Predicate', coalesce(pg_get_expr(i.indpred, i.indrelid), ''),
+      'Definition', pg_get_indexdef(i.indexrelid)
+    ) ORDER BY c.relname)
+      FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
+     WHERE i.indrelid = to_regclass($1::text) AND i.indisunique), '[]'),
+  'Triggers', coalesce((
+    SELECT json_agg(DISTINCT jsonb_build_object('Name', t.tgname, 'Function', f.proname, 'Source', f.prosrc,
+                                                'Args', encode(t.tgargs, 'escape')))
+      FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_proc AS f ON f.oid = t.tgfoid
+     WHERE t.tgrelid IN (SELECT to_regclass($1::text) UNION SELECT relid FROM pg_partition_tree(to_regclass($1::text)))
+       AND NOT t.tgisinternal AND t.tgenabled <> 'D'
+       AND t.tgtype & 3 = 3 AND t.tgtype & 20 <> 0), '[]')  -- each row, before; insert or update
+)::text`
+
+func readCatalog(ctx context.Context, conn pg.Conn, table pg.Name) (*catalog, error) {
+	var text string
+	if err := conn.Send(ctx, &pg.Stmt{SQL: catalogSQL, Args: []any{table.Quoted()}, Dest: []any{&text}}); err != nil {
+		return nil, err
+	}
+	var c catalog
+	return &c, json.Unmarshal([]byte(text), &c)
+}
+
+// targetProblems looks for the unique index behind the conflict target.
+func (p *plan) targetProblems(ctx context.Context, db DB, l *layout, cat *catalog) ([]Problem, error) {
+	r := &report{table: p.table.String()}
+	if p.rule == byVersion && p.where != "" {
+		r.add("make the unique index full, and mark deleted rows with Tombstone",
+			"the version guards among the rows of the predicate alone: when the stored row has left it, a late event inserts a second one")
+	}
+	want := index{Predicate: p.where}
+	for _, k := range p.keys {
+		want.Keys = append(want.Keys, "."+k.column)
+	}
+	if len(want.Keys) != len(p.keyColumns()) || p.where != "" {
+		probed, err := p.probe(ctx, db)
+		if err != nil {
+			if wrong, ok := err.(targetError); ok {
+				r.add("write the target and the predicate as the index has them", "PostgreSQL cannot make an index of the conflict target: %v", wrong.error)
+				return r.problems, nil
+			}
+			return nil, err
+		}
+		want = *probed
+	}
+	p.compareIndexes(r, l, cat, want)
+	return r.problems, nil
+}
+
+func (p *plan) compareIndexes(r *report, l *layout, cat *catalog, want index) {
+	concurrently := "CONCURRENTLY "
+	if cat.Partitioned {
+		concurrently = ""
+	}
+	create := fmt.Sprintf("CREATE UNIQUE INDEX %sON %s %s", concurrently, p.table.Quoted(), writer{p: p}.target())
+	var usable bool
+	var near []string
+	for _, i := range cat.Indexes {
+		if !sameSet(i.Keys, want.Keys) {
+			continue
+		}
+		switch {
+		case i.Predicate != want.Predicate && want.Predicate == "":
+			near = append(near, fmt.Sprintf("index %s has them for the rows WHERE %s only; with Where(%q) it is the target", i.Name, i.Predicate, i.Predicate))
+			continue
+		case i.Predicate == "" && want.Predicate != "":
+			r.add("leave Where out", "the predicate WHERE %s does not match: index %s has none, so rows outside of it conflict too", p.where, i.Name)
+		case i.Predicate != want.Predicate:
+			near = append(near, fmt.Sprintf("the predicate of index %s is another: WHERE %s", i.Name, i.Predicate))
+			continue
+		case !i.Immediate:
+			r.add(fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, ADD UNIQUE %s", p.table.Quoted(), pg.Quote(i.Constraint), writer{p: p}.target()),
+				"the constraint %s is deferrable; PostgreSQL takes none such for ON CONFLICT", i.Name)
+		case !i.Valid:
+			r.add(fmt.Sprintf("REINDEX INDEX %s%s", concurrently, pg.Quote(i.Name)),
+				"index %s is INVALID, the rest of a failed build, or of a partition without it; PostgreSQL does not use it", i.Name)
+		case !i.SameRule:
+			r.add(create, "index %s has another collation than its columns, so that it finds other strings equal than a comparison does", i.Name)
+		}
+		usable = true
+		p.nullProblems(r, l, i)
+	}
+	if !usable {
+		text := fmt.Sprintf("there is no unique index on exactly %s, so that every statement fails (42P10)", writer{p: p}.target())
+		if len(near) > 0 {
+			text += "; " + strings.Join(near, "; ")
+		}
+		r.add(create, "%s", text)
+	}
+}
+
+// nullProblems finds key columns whose NULLs are no conflict. This package sends none, but nothing else is kept from storing rows
+// that no upsert will ever find.
+func (p *plan) nullProblems(r *report, l *layout, i index) {
+	if i.NullsAlike {
+		return
+	}
+	for _, name := range p.keyColumns() {
+		if !l.byName[name].NotNull {
+			r.add(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", p.table.Quoted(), pg.Quote(name)),
+				"the key column %s may be NULL, and index %s takes NULLs for different from each other", name, i.Name)
+		}
+	}
+}
+
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// triggerProblems finds triggers that could put another version into the row than the event's.
+func (p *plan) triggerProblems(cat *catalog) []Problem {
+	r := &report{table: p.table.String()}
+	for _, t := range cat.Triggers {
+		for _, v := range p.versions {
+			if mentions(t.Source, v) || slices.Contains(strings.Split(t.Args, `\000`), v) {
+				r.add(fmt.Sprintf("DROP TRIGGER %s ON %s, or give the version a column of its own", pg.Quote(t.Name), p.table.Quoted()),
+					"trigger %s (function %s) runs before a row is written and mentions %s: a version that it sets is not the event's", t.Name, t.Function, v)
+			}
+		}
+	}
+	return r.problems
+}
+
+// mentions says that name occurs in source as a word.
+func mentions(source, name string) bool {
+	source, name = strings.ToLower(source), strings.ToLower(name)
+	word := func(i int) bool {
+		return i >= 0 && i < len(source) && (isLetter(source[i]) || source[i] >= '0' && source[i] <= '9')
+	}
+	for at := 0; ; {
+		i := strings.Index(source[at:], name)
+		if i < 0 {
+			return false
+		}
+		if at += i; !word(at-1) && !word(at+len(name)) {
+			return true
+		}
+		at++
+	}
+}
