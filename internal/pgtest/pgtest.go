@@ -98,19 +98,22 @@ func PoolConfig(t testing.TB, cfg *pgxpool.Config) *pgxpool.Pool {
 	return pool
 }
 
-// DSN returns the connection string of a new, empty database, which is dropped at the test's end; connections to it are
-// cut off. It is a URL unless PGONCE_TEST_DATABASE_URL is none.
+// DSN returns the connection string of an empty database for this test alone. At its end connections are cut off, and the
+// database is dropped, or emptied for another test. It is a URL unless PGONCE_TEST_DATABASE_URL is none.
 func DSN(t testing.TB) string {
 	t.Helper()
 	s, err := current()
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := "pgonce_test_" + strings.ToLower(rand.Text())
-	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
-	defer cancel()
-	if err := s.createDatabase(ctx, name); err != nil {
-		t.Fatalf("pgtest: create a database: %v", err)
+	name := s.recycled()
+	if name == "" {
+		name = "pgonce_test_" + strings.ToLower(rand.Text())
+		ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+		defer cancel()
+		if err := s.createDatabase(ctx, name); err != nil {
+			t.Fatalf("pgtest: create a database: %v", err)
+		}
 	}
 	t.Cleanup(func() { s.endDatabase(t, name) })
 	return s.dsn(name)

@@ -25,6 +25,9 @@ type server struct {
 	kept bool                   // it stays anyway
 
 	keepOnce sync.Once
+
+	freeMu sync.Mutex
+	free   []string // databases that are empty again
 }
 
 // current returns the server of this process. It is package state because every test function is an entry point of its
@@ -60,6 +63,13 @@ func newServer(ctx context.Context, dsn string) (*server, error) {
 
 // close lets go of the server.
 func (s *server) close() error {
+	if s.kept {
+		ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+		defer cancel()
+		for name := s.recycled(); name != ""; name = s.recycled() {
+			_, _ = s.admin.Exec(ctx, `DROP DATABASE IF EXISTS `+pgx.Identifier{name}.Sanitize()+` WITH (FORCE)`)
+		}
+	}
 	s.admin.Close()
 	return s.stop()
 }
@@ -80,6 +90,9 @@ func (s *server) endDatabase(t testing.TB, name string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
+	if !t.Failed() && s.recycle(ctx, name) == nil {
+		return
+	}
 	_, err := s.admin.Exec(ctx, `DROP DATABASE IF EXISTS `+pgx.Identifier{name}.Sanitize()+` WITH (FORCE)`)
 	if err != nil {
 		t.Errorf("pgtest: drop the test's database: %v", err)
