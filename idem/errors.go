@@ -51,8 +51,7 @@ type Error struct {
 	// or not at all. The same key, delivered again, gets the right answer. See pgerr.CommitUnknown.
 	Unknown bool
 
-	Err  error // the cause: a sentinel of this package, or the error of the server or driver
-	hint string
+	Err error // the cause: a sentinel of this package, or the error of the server or driver
 }
 
 // Error names the stage and the scope, then the cause, then what to do where that is known.
@@ -66,10 +65,7 @@ func (e *Error) Error() string {
 	if e.Unknown {
 		b.WriteString("the outcome is unknown: ")
 	}
-	b.WriteString(e.Err.Error())
-	if e.hint != "" {
-		b.WriteString("; " + e.hint)
-	}
+	b.WriteString(e.Err.Error()) // and, behind it, what the engine knows to do about it
 	return b.String()
 }
 
@@ -111,7 +107,7 @@ func (o Once) translate(key Key, err error) error {
 	if !ok {
 		return err
 	}
-	e := &Error{Scope: key.scope, Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: f.Err, hint: f.Hint}
+	e := &Error{Scope: key.scope, Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: f.Cause()}
 	var final *claim.Final
 	if errors.As(f.Err, &final) {
 		e.Err = &FinalError{Value: final.Value}

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/internal/front"
 )
 
 // Scope says where keys come from and what is done with them: Source is who made the id ("stripe", "orders-topic"),
@@ -62,14 +63,14 @@ const hashedPrefix = "%sha256:"
 // Key names one effect of one message. Only a [Scope] makes one. It is a small value, comparable with == (time and payload
 // included) and safe to copy. The zero Key is not valid.
 type Key struct {
-	scope   Scope
-	id      string
-	at      int64 // microseconds since 1970, where timed
-	timed   bool
-	hashed  bool
-	payload [sha256.Size]byte // where hashed
-	fault   KeyError
+	scope Scope
+	id    string
+	facts // its time and payload
+	fault KeyError
 }
+
+// facts are embedded, and not a field, so that the other front doors can read them.
+type facts = front.Facts
 
 // OccurredAt returns the key with the event's own time, as the sender states it. It must be the same on every retry:
 // never the time of receipt, never a header that each attempt renews. A key whose time lies before the table's retention
@@ -83,7 +84,7 @@ func (k Key) OccurredAt(t time.Time) Key {
 		k.fault = KeyError{"time", "is zero or outside of the years 1 to 9999"}
 		return k
 	}
-	k.at, k.timed = t.UnixMicro(), true
+	k.facts = front.WithTime(k.facts, t)
 	return k
 }
 
@@ -91,7 +92,7 @@ func (k Key) OccurredAt(t time.Time) Key {
 // gets [ErrPayloadMismatch] instead of Duplicate. Give it the bytes as they came: a body that was decoded and encoded
 // again may differ. A call without a payload, or a row stored without one, is not compared.
 func (k Key) WithPayload(b []byte) Key {
-	k.payload, k.hashed = sha256.Sum256(b), true
+	k.facts = front.WithPayload(k.facts, b)
 	return k
 }
 

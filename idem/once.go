@@ -2,15 +2,14 @@ package idem
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/front"
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/pgerr"
 )
 
 // Outcome says whether the effect ran in this call. The zero Outcome comes with an error.
@@ -64,8 +63,6 @@ type Once struct {
 	// Observer, where not nil, is told of every call.
 	Observer dedup.Observer
 }
-
-const defaultTries = 10
 
 // Do runs fn once for key, in the caller's transaction. It inserts the key's row, and calls fn only when that row is
 // new: the primary key of the table decides, never a lookup. Key and effect stand or fall together with tx.
@@ -131,22 +128,13 @@ func (o Once) Run(ctx context.Context, db DB, key Key, fn func(context.Context, 
 }
 
 // call is what Do and Run share: the key and table are checked before any SQL, the error translated, the observer told.
-func (o Once) call(ctx context.Context, key Key, engine func(*claim.Claim) (claim.Result, error)) (out Outcome, err error) {
+func (o Once) call(ctx context.Context, key Key, engine func(*claim.Claim) (claim.Result, error)) (Outcome, error) {
 	c, err := o.claim(key)
 	if err != nil {
 		return 0, err
 	}
-	// Told from a deferred call, so that a panic of fn, which passes through, is told too.
-	e := dedup.Event{What: dedup.Failed}
-	if o.Observer != nil {
-		defer func() { o.Observer.Observe(ctx, e) }()
-		e.Table, e.Source, e.Operation = c.SQL.Table(), key.scope.Source, key.scope.Operation
-	}
-	res, err := engine(c)
-	err = o.translate(key, err)
-	e.What, e.Code = what(res, err), pgerr.Code(err)
-	e.Waited, e.Held, e.Age = res.Waited, res.Held, res.Age
-	return Outcome(res.Outcome), err
+	out, err := front.Observed(ctx, o.Observer, c, engine)
+	return Outcome(out), o.translate(key, err)
 }
 
 // claim checks the key and the table, and makes of them what the engine takes.
@@ -154,62 +142,7 @@ func (o Once) claim(key Key) (*claim.Claim, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	fail := func(err error) error {
-		return &Error{Scope: key.scope, Table: o.Table.Name, Stage: "table", Err: err}
-	}
-	if err := o.Table.Validate(); err != nil {
-		return nil, fail(err)
-	}
-	sql, err := claim.For(o.Table.Name)
-	if err != nil {
-		return nil, fail(err)
-	}
-	c := &claim.Claim{
-		SQL: sql, Source: key.scope.Source, Operation: key.scope.Operation, Key: key.id,
-		Timed: key.timed, At: key.at, Retention: o.Table.Retention,
-		MaxWait: o.MaxWait, Tries: o.Tries,
-	}
-	if key.hashed {
-		c.PayloadHash = key.payload[:]
-	}
-	if c.Retention == 0 {
-		c.Retention = dedup.DefaultRetention
-	}
-	if c.Tries <= 0 {
-		c.Tries = defaultTries
-	}
-	return c, nil
-}
-
-// what names the end of a call for the observer.
-func what(res claim.Result, err error) dedup.What {
-	var own *Error
-	switch {
-	case err == nil && res.Outcome == claim.Executed:
-		return dedup.Executed
-	case err == nil:
-		return dedup.Duplicate
-	case !errors.As(err, &own):
-		return dedup.Failed // fn's own, whatever it is
-	case own.Unknown:
-		return dedup.Unknown
-	}
-	for _, s := range []struct {
-		err  error
-		what dedup.What
-	}{
-		{ErrInProgress, dedup.InProgress},
-		{ErrPayloadMismatch, dedup.PayloadMismatch},
-		{ErrExpired, dedup.Expired},
-		{ErrUnfinished, dedup.Unfinished},
-	} {
-		if errors.Is(own, s.err) {
-			return s.what
-		}
-	}
-	var final *FinalError
-	if errors.As(own, &final) {
-		return dedup.FinalFailure
-	}
-	return dedup.Failed
+	s := front.Settings{Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries}
+	c, err := s.Claim(key.scope.Source, key.scope.Operation, key.id, key.facts)
+	return c, o.translate(key, err)
 }

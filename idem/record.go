@@ -71,18 +71,9 @@ func (o Once) Lookup(ctx context.Context, db interface {
 }
 
 func record(r claim.Record) Record {
-	state := Done
-	switch {
-	case r.Leased:
-		state = Reserved
-	case !r.Done:
-		state = Unfinished
-	case r.Failed:
-		state = FinallyFailed
-	}
 	return Record{
 		ProcessedAt: time.UnixMicro(r.ProcessedAt), Age: time.Duration(r.AgeMicros) * time.Microsecond,
-		PayloadHash: r.PayloadHash, Value: r.Value, State: state, Attempt: int(r.Attempt),
+		PayloadHash: r.PayloadHash, Value: r.Value, State: State(r.State()), Attempt: int(r.Attempt),
 	}
 }
 

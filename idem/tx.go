@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/internal/claim"
 )
 
 // ownedTx is the transaction as fn sees it: everything but its end.
@@ -26,7 +28,7 @@ func run(ctx context.Context, tx pgx.Tx, fn func(context.Context, pgx.Tx) error)
 		return err
 	}
 	if owned.refused {
-		return &Error{Stage: "fn", Err: errOwned}
+		return &claim.Failure{Stage: "fn", Err: errOwned}
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	pgconn4 "github.com/jackc/pgconn"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/internal/pgtest"
@@ -108,7 +109,7 @@ func germanErrors(code string) map[string]error {
 	return map[string]error{
 		"pgx":    &pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: "ERROR", Code: code, Message: text, SchemaName: "s", ConstraintName: "k"},
 		"pgx v4": &pgconn4.PgError{Severity: "FEHLER", Code: code, Message: text, SchemaName: "s", ConstraintName: "k"},
-		"lib/pq": &pq.Error{Severity: "FEHLER", Code: pq.ErrorCode(code), Message: text, Schema: "s", Constraint: "k"},
+		"lib/pq": &pq.Error{Severity: "FEHLER", Code: pqerror.Code(code), Message: text, Schema: "s", Constraint: "k"},
 	}
 }
 

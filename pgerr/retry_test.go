@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/internal/pgtest"
@@ -41,7 +43,7 @@ func TestRetryableCodes(t *testing.T) {
 			for name, err := range map[string]error{
 				"pgx":    &pgconn.PgError{Code: code, Severity: "ERROR", SeverityUnlocalized: "ERROR"},
 				"pgx v4": &pgconn4.PgError{Code: code, Severity: "ERROR"},
-				"lib/pq": &pq.Error{Code: pq.ErrorCode(code), Severity: "ERROR"},
+				"lib/pq": &pq.Error{Code: pqerror.Code(code), Severity: "ERROR"},
 				"other":  plainError(code),
 			} {
 				for wrapping, wrap := range wrappings {
@@ -260,23 +262,23 @@ func TestRetryableConnect(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	url := func(l net.Listener) string {
+	address := func(l net.Listener) string {
 		return fmt.Sprintf("postgres://u@%s/d?sslmode=disable", l.Addr())
 	}
-	base, err := pgx.ParseConfig(pgtest.DSN(t))
+	noDatabase, err := url.Parse(pgtest.DSN(t))
 	require.NoError(t, err)
-	noDatabase := fmt.Sprintf("host=%s port=%d user=%s password=%s sslmode=disable dbname=none_such", base.Host, base.Port, base.User, base.Password)
+	noDatabase.Path = "/none_such"
 
 	for name, open := range connect {
-		err := open(t.Context(), url(closed))
+		err := open(t.Context(), address(closed))
 		require.Error(t, err)
 		require.True(t, pgerr.Retryable(err), "%s, refused: %v", name, err)
 
-		err = open(t.Context(), url(rude))
+		err = open(t.Context(), address(rude))
 		require.Error(t, err)
 		require.True(t, pgerr.Retryable(err), "%s, hung up: %v", name, err)
 
-		err = open(t.Context(), noDatabase)
+		err = open(t.Context(), noDatabase.String())
 		require.Equal(t, "3D000", pgerr.Code(err), "%s: %v", name, err)
 		require.False(t, pgerr.Retryable(err), "%s, refused by the server: %v", name, err)
 
@@ -285,7 +287,7 @@ func TestRetryableConnect(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		timer := time.AfterFunc(20*time.Millisecond, cancel)
-		err = open(ctx, url(deaf))
+		err = open(ctx, address(deaf))
 		timer.Stop()
 		cancel()
 		require.Error(t, err)
@@ -293,7 +295,7 @@ func TestRetryableConnect(t *testing.T) {
 	}
 
 	// connect_timeout of pgx looks like a deadline of the caller's.
-	err = connect["pgx"](t.Context(), url(deaf)+"&connect_timeout=1")
+	err = connect["pgx"](t.Context(), address(deaf)+"&connect_timeout=1")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.True(t, pgerr.Retryable(err), "%v", err)
 }

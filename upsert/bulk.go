@@ -126,38 +126,52 @@ type placed[T any] struct {
 	res Result[T]
 }
 
-// line is one row of the statement's answer.
+// line is one row of the statement's answer. Lines of one key follow each other, the first marked; one for the row written,
+// where each is listed, has pos -1 and comes first.
 type line[T any] struct {
-	group, pos, nth, rank int64
-	verdict               string
-	stored                T
+	first          *bool // nil: not a row, but the numbers of all that were inserted (pos) and updated (nth)
+	pos, nth, rank int64
+	verdict        string
+	stored         T
+}
+
+// answers takes the lines of one statement.
+type answers[T any] struct {
+	p       *plan
+	written *line[T] // of the key at hand
+	group   []line[T]
+	counted bool // every row that was to be written has been, and they are not listed
+	done    []placed[T]
+	again   map[int]bool
 }
 
 // send applies one chunk, and judges anew what a race or a tie left open.
 func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 	for range tries {
-		var done []placed[T]
-		again := map[int]bool{}
-		var group []line[T]
+		a := answers[T]{p: b.p, again: map[int]bool{}}
+		written := 0
 		err := b.query(ctx, conn, rows, func(l line[T]) {
-			if len(group) > 0 && group[0].group != l.group {
-				done = b.judge(group, done, again)
-				group = group[:0]
+			if l.first == nil {
+				a.counted = true
+				b.sum.Inserted += int(l.pos)
+				b.sum.Updated += int(l.nth)
+				written = int(l.pos + l.nth)
+				return
 			}
-			group = append(group, l)
+			a.add(l)
 		})
 		if err != nil {
 			return b.p.failed(err)
 		}
-		done = b.judge(group, done, again)
-		if len(done)+len(again) != len(rows) {
-			return fmt.Errorf("upsert into %s: %d rows were sent and %d came back", b.p.table, len(rows), len(done)+len(again))
+		a.judge()
+		if len(a.done)+len(a.again)+written != len(rows) {
+			return fmt.Errorf("upsert into %s: %d rows were sent and %d came back", b.p.table, len(rows), len(a.done)+len(a.again)+written)
 		}
-		b.report(done)
-		if len(again) == 0 {
+		b.report(a.done)
+		if len(a.again) == 0 {
 			return nil
 		}
-		rows = slices.DeleteFunc(slices.Clone(rows), func(r packed) bool { return !again[r.pos] })
+		rows = slices.DeleteFunc(slices.Clone(rows), func(r packed) bool { return !a.again[r.pos] })
 	}
 	var open []placed[T]
 	for _, r := range rows {
@@ -167,11 +181,53 @@ func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 	return nil
 }
 
+// add takes the next line.
+func (a *answers[T]) add(l line[T]) {
+	if *l.first {
+		a.judge()
+	}
+	if l.pos < 0 {
+		a.written = &l
+	} else {
+		a.group = append(a.group, l)
+	}
+}
+
+// judge settles the rows of one key.
+func (a *answers[T]) judge() {
+	raced := !a.counted && a.written == nil && slices.ContainsFunc(a.group, func(l line[T]) bool { return l.nth == 1 && l.verdict == "" })
+	for _, l := range a.group {
+		if l.verdict == "" && (raced || l.nth > 1 && l.rank == 1) {
+			// A row of the same version as the one just written is judged against it, as any later one would be.
+			a.again[int(l.pos)] = true
+			continue
+		}
+		res := Result[T]{Stored: l.stored}
+		verdict := l.verdict
+		if verdict == "" {
+			// As new as any, but not the one of its key that was written.
+			verdict = "stale"
+			if a.p.rule == firstWins {
+				verdict = "unchanged"
+			}
+			if a.written != nil {
+				res.Stored = a.written.stored
+				if l.nth == 1 {
+					verdict = a.written.verdict
+				}
+			}
+		}
+		settle(a.p, &res, verdict, int(l.pos))
+		a.done = append(a.done, placed[T]{int(l.pos), res})
+	}
+	a.written, a.group = nil, a.group[:0]
+}
+
 // query sends one statement and reads its answer.
 func (b *bulk[T]) query(ctx context.Context, conn pg.Conn, rows []packed, got func(line[T])) error {
 	sql := b.t.many
 	var l line[T]
-	dest := []any{&l.group, &l.pos, &l.nth, &l.rank, &l.verdict}
+	dest := []any{&l.first, &l.pos, &l.nth, &l.rank, &l.verdict}
 	if b.each != nil {
 		sql = b.t.manyRows
 		dest = append(dest, b.p.cells(b.t.l, &l.stored)...)
@@ -215,44 +271,6 @@ func (b *bulk[T]) arrays(rows []packed) []any {
 		args = append(args, string(append(b.params[i], '}')))
 	}
 	return args
-}
-
-// judge settles the rows of one key. The first line is the row written, where one was.
-func (b *bulk[T]) judge(group []line[T], done []placed[T], again map[int]bool) []placed[T] {
-	if len(group) == 0 {
-		return done
-	}
-	var written *line[T]
-	if group[0].pos < 0 {
-		written, group = &group[0], group[1:]
-	}
-	raced := written == nil && slices.ContainsFunc(group, func(l line[T]) bool { return l.nth == 1 && l.verdict == "" })
-	for _, l := range group {
-		res := Result[T]{Stored: l.stored}
-		verdict := l.verdict
-		switch {
-		case verdict == "ahead" || verdict == "outside" || verdict == "keyless":
-		case raced, written != nil && b.p.rule == byVersion && l.rank == 1 && l.nth > 1:
-			// Next to a row that was just written, one of the same version is judged against it as any later one would be.
-			again[int(l.pos)] = true
-			continue
-		case written != nil:
-			res.Stored = written.stored
-			switch {
-			case l.nth == 1:
-				verdict = written.verdict
-			case b.p.rule == firstWins:
-				verdict = "unchanged"
-			default:
-				verdict = "stale"
-			}
-		case verdict == "":
-			verdict = "stale"
-		}
-		settle(b.p, &res, verdict, int(l.pos))
-		done = append(done, placed[T]{int(l.pos), res})
-	}
-	return done
 }
 
 // report counts results and passes them on.

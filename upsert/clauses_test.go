@@ -65,7 +65,7 @@ func TestSetIfNotNullAndSetOnInsert(t *testing.T) {
 		}{
 			{user{Email: "a", V: 1, PublicID: "p1"}, upsert.Inserted, "nobody", nil},
 			{user{Email: "a", V: 2, PublicID: "p2", Name: ptr("Ann"), Plan: ptr("pro")}, upsert.Updated, "Ann", ptr("pro")},
-			{user{Email: "a", V: 3}, upsert.Updated, "Ann", ptr("pro")},                    // a partial payload erases nothing
+			{user{Email: "a", V: 3}, upsert.Updated, "Ann", ptr("pro")},                     // a partial payload erases nothing
 			{user{Email: "a", V: 3, Name: ptr("Ann")}, upsert.Unchanged, "Ann", ptr("pro")}, // what it says is stored already
 			{user{Email: "a", V: 3, Name: ptr("Bob")}, 0, "Ann", ptr("pro")},
 			{user{Email: "a", V: 2, Name: ptr("Old")}, upsert.Stale, "Ann", ptr("pro")},

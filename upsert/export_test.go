@@ -5,3 +5,5 @@ func Texts(s Statement) (one, many string) {
 	t := s.plan().use.Load()
 	return t.one, t.manyRows
 }
+
+func Bare(s Statement) string { return s.plan().use.Load().many }

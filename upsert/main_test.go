@@ -18,6 +18,9 @@ import (
 // modelCases is how many cases the models draw in all.
 const modelCases = 10_000
 
+// seedFlag makes the random tests draw what they drew before.
+var seedFlag = flag.Uint64("upsert.seed", 0, "seed of the random tests, as printed by a run")
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	given := false

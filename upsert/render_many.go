@@ -11,15 +11,15 @@ import (
 // many renders the statement for a chunk of rows: the same judgement as [writer.one], with the newest row of each key alone
 // to be written, and written in the order of the keys, so that two chunks cannot wait for each other.
 //
-// One result per row given and one per row written come back, grouped by key, the written one first. They are put together
-// outside: a join of two CTEs is planned without knowing their sizes, and would compare every row with every other.
+// Its answer is what [bulk] reads: a row for each one given, and for the written ones either a row each, or, without withRows and
+// where every row that was to be written has been, their number.
 func (w writer) many(withRows bool) string {
 	event, judged, absent, applied := w.cte("event"), w.cte("judged"), w.cte("absent"), w.cte("applied")
 	fromEvent := func(m member) string { return w.judgedColumn(m) }
 	var b strings.Builder
 	fmt.Fprintf(&b, "WITH %s AS MATERIALIZED (\n%s\n)", event, w.ranked())
-	fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n  SELECT e.*, %s,\n       %s AS pgonce_verdict\n    FROM %s AS e\n    LEFT JOIN (%s) AS s\n      ON %s\n)",
-		judged, fold(w.storedColumns(), 9), w.verdict(func(m member) string { return at("s", m.column) }, "NULL"), event, w.storedRows(), w.match())
+	fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n  SELECT e.*, %s,\n       %s AS pgonce_verdict\n    FROM %s AS e\n    LEFT JOIN LATERAL (%s\n                        OFFSET 0) AS s ON true\n)",
+		judged, fold(w.storedColumns(), 9), w.verdict(func(m member) string { return at("s", m.column) }, "NULL"), event, w.storedRow())
 	if lost := w.absent(judged); lost != "" {
 		fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n%s\n)", absent, lost)
 	}
@@ -38,7 +38,24 @@ func (w writer) many(withRows bool) string {
 		applied, w.p.table.Quoted(), fold(w.columns(), 9), fold(mapped(w.p.written, func(m member) string { return w.inserted(m, fromEvent) }), 9),
 		judged, source, strings.Join(w.sortKeys("e"), ", "))
 	fmt.Fprintf(&b, "\n  ON CONFLICT %s %s\n  RETURNING %s AS pgonce_new, %s%s\n)", w.target(), w.action(hit), isNew, fold(w.list("t"), 12), w.expressions())
+	if withRows {
+		return b.String() + "\n" + w.answer(applied, judged, true)
+	}
 
+	tally := w.cte("tally")
+	fmt.Fprintf(&b, ", %s AS (\n  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,\n"+
+		"         count(*) = (SELECT count(*) FROM %s AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete\n    FROM %s AS a\n)",
+		tally, judged, applied)
+	fmt.Fprintf(&b, "\nSELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM %s AS y WHERE y.complete", tally)
+	fmt.Fprintf(&b, "\n UNION ALL\nSELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')\n  FROM %s AS e"+
+		"\n WHERE (SELECT y.complete FROM %s AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)", judged, tally)
+	fmt.Fprintf(&b, "\n UNION ALL\nSELECT * FROM (\n%s\n) AS d WHERE NOT (SELECT y.complete FROM %s AS y)", w.answer(applied, judged, false), tally)
+	return b.String()
+}
+
+// answer puts written rows and judged ones together by their keys, the written one of a key first. The keys meet in a sort: a join of two
+// CTEs is planned without knowing their sizes, and would compare every row with every other.
+func (w writer) answer(applied, judged string, withRows bool) string {
 	var fromApplied, fromJudged, fromBoth string
 	if withRows {
 		fromApplied, fromBoth = ",\n           "+fold(w.list("a"), 11), ",\n       "+fold(w.results("r"), 7)
@@ -48,12 +65,13 @@ func (w writer) many(withRows bool) string {
 	for i := range groups {
 		groups[i] = fmt.Sprintf("r.pgonce_g%d", i+1)
 	}
-	fmt.Fprintf(&b, "\nSELECT dense_rank() OVER (ORDER BY %s), r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome%s\n  FROM (",
-		strings.Join(groups, ", "), fromBoth)
+	by := strings.Join(groups, ", ")
+	var b strings.Builder
+	fmt.Fprintf(&b, "SELECT row_number() OVER (PARTITION BY %s ORDER BY r.pgonce_pos) = 1,\n       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome%s\n  FROM (", by, fromBoth)
 	fmt.Fprintf(&b, "\n    SELECT %s, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,\n           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome%s\n      FROM %s AS a",
 		named(w.sortKeys("a"), "pgonce_g"), fromApplied, applied)
-	fmt.Fprintf(&b, "\n     UNION ALL\n    SELECT %s, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')%s\n      FROM %s AS e\n  ) AS r\n ORDER BY 1, 2",
-		named(w.sortKeys("e"), "pgonce_g"), fromJudged, judged)
+	fmt.Fprintf(&b, "\n     UNION ALL\n    SELECT %s, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')%s\n      FROM %s AS e\n  ) AS r\n ORDER BY %s, r.pgonce_pos",
+		named(w.sortKeys("e"), "pgonce_g"), fromJudged, judged, by)
 	return b.String()
 }
 
@@ -101,19 +119,20 @@ func (w writer) expressions() string {
 	return b.String()
 }
 
-// storedRows returns what the new rows are compared with.
-func (w writer) storedRows() string {
-	s := "SELECT " + fold(w.list("s"), 23) + w.found() + w.expressions() + " FROM " + w.p.table.Quoted() + " AS s"
-	if w.p.where != "" {
-		s += " WHERE (" + w.p.where + ")"
-	}
-	return s
-}
-
-func (w writer) match() string {
-	return joined(w.numbered(), " AND ", func(i int) string {
+// storedRow finds the row that has the key of e. OFFSET 0 keeps it a look-up of each key in the index, as ON CONFLICT does
+// it: joined freely, a few rows would be worth a scan of the whole table to the planner.
+func (w writer) storedRow() string {
+	s := "SELECT " + fold(w.list("s"), 31) + w.found() + w.expressions() + "\n                         FROM " + w.p.table.Quoted() + " AS s" +
+		"\n                        WHERE " + joined(w.numbered(), " AND ", func(i int) string {
+		if expr := w.p.keys[i].expr; expr != "" {
+			return "(" + expr + ") = " + w.keyColumn("e", i)
+		}
 		return w.keyColumn("s", i) + " = " + w.keyColumn("e", i)
 	})
+	if w.p.where != "" {
+		s += " AND (" + w.p.where + ")"
+	}
+	return s
 }
 
 func (w writer) numbered() []int {

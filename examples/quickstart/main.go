@@ -39,9 +39,10 @@ var shipped string
 var startLocal func(context.Context) (dsn string, stop func() error, err error)
 
 func main() {
-	dsn := flag.String("dsn", "", "the `database`, and with search_path=... the schema, that the tables are made in;\n"+
-		"without it a private PostgreSQL is started and removed afterwards")
-	file := flag.String("deliveries", "", "the `file` of deliveries, JSON lines; without it the one that comes with this program")
+	dsn := flag.String("dsn", "", "connection `string` of the database, and with search_path=... of the schema, for the tables;\n"+
+		"a second run there goes on where the first one stopped; without it a private PostgreSQL is\n"+
+		"started, and removed at the end")
+	file := flag.String("deliveries", "", "`file` of deliveries, JSON lines; without it the one that comes with the program")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		flag.Usage()
@@ -106,7 +107,7 @@ func run(ctx context.Context, dsn string, open func() (io.ReadCloser, error), ou
 	hide()
 	c := t.now()
 	if err != nil {
-		return errors.Join(fmt.Errorf("%w\nbefore that: %s; a run on the same database goes on from there", err, c), c.failures())
+		return errors.Join(fmt.Errorf("%w\nbefore that: %s", err, c), c.failures())
 	}
 
 	p, err := persist(ctx, func() (proof, error) {

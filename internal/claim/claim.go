@@ -68,6 +68,10 @@ type Failure struct {
 	Err           error
 	Hint          string // what to do, where the engine knows it
 	CommitUnknown bool
+
+	// unclear: a statement has failed, or its answer was not had. The row may be in the transaction all the same: a
+	// context that ends while database/sql reads the answer fails the call, and not the statement.
+	unclear bool
 }
 
 func (f *Failure) Error() string {
@@ -79,6 +83,22 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Err }
 
+// Cause returns Err, with the hint behind its text where there is one.
+func (f *Failure) Cause() error {
+	if f.Hint == "" {
+		return f.Err
+	}
+	return &hinted{f.Err, f.Hint}
+}
+
+type hinted struct {
+	err  error
+	hint string
+}
+
+func (h *hinted) Error() string { return h.err.Error() + "; " + h.hint }
+func (h *hinted) Unwrap() error { return h.err }
+
 // The stages of a call.
 const (
 	stageClaim   = "claim"
@@ -89,7 +109,7 @@ const (
 
 // failed wraps an error of the server or the connection at stage, and says what to do where the code tells.
 func (c *Claim) failed(stage string, err error) *Failure {
-	f := &Failure{Stage: stage, Err: err}
+	f := &Failure{Stage: stage, Err: err, unclear: true}
 	switch pgerr.Code(err) {
 	case "42P01", "3F000":
 		f.Hint = fmt.Sprintf("table %s: run dedup.Migrate, or dedup.Verify to see what is missing", c.SQL.table)
@@ -110,6 +130,30 @@ type Record struct {
 	Failed                 bool
 	Attempt                int64
 	ProcessedAt, AgeMicros int64 // microseconds: since 1970, and before the server's now
+}
+
+// State is where a key stands.
+type State uint8
+
+// The states, as in package idem.
+const (
+	Done          State = 1
+	Reserved      State = 2
+	Unfinished    State = 3
+	FinallyFailed State = 4
+)
+
+// State returns where the key stands.
+func (r *Record) State() State {
+	switch {
+	case r.Leased:
+		return Reserved
+	case !r.Done:
+		return Unfinished
+	case r.Failed:
+		return FinallyFailed
+	}
+	return Done
 }
 
 func (c *Claim) key() []any { return []any{c.Source, c.Operation, c.Key} }

@@ -13,16 +13,20 @@ import (
 const looks = 3
 
 // Do claims the key in the caller's transaction and runs fn when the row is new. An error of fn comes back as it is,
-// every other one as a *Failure. fn's failure, of any kind, fails the transaction.
+// every other one as a *Failure. fn's failure, of any kind, fails the transaction, and so does a statement's: no commit
+// may bring a key without its effect.
 func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error) (Result, error) {
 	begun := time.Now()
-	fresh, res, err := c.claim(ctx, tx)
+	fresh, xid, res, err := c.claim(ctx, tx)
 	claimed := time.Now()
 	res.Waited = claimed.Sub(begun)
+	if f, ok := err.(*Failure); ok && f.unclear {
+		tx.Fail(ctx)
+	}
 	if err != nil || !fresh {
 		return res, err
 	}
-	err = effect(ctx, tx, fn, tx.Fail)
+	err = effect(ctx, tx, xid, fn, tx.Fail)
 	res.Held = time.Since(claimed)
 	if err != nil {
 		return res, err
@@ -33,7 +37,7 @@ func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error)
 
 // effect runs fn on the transaction of a new claim, and undoes it unless fn returned nil and left tx able to go on.
 // undo is deferred, and nothing recovered: a panic keeps its stack, and runtime.Goexit (t.FailNow) is covered too.
-func effect(ctx context.Context, tx pg.Tx, fn func(context.Context) error, undo func(context.Context)) error {
+func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) error, undo func(context.Context)) error {
 	good := false
 	defer func() {
 		if !good {
@@ -43,43 +47,47 @@ func effect(ctx context.Context, tx pg.Tx, fn func(context.Context) error, undo 
 	if err := fn(ctx); err != nil {
 		return err
 	}
-	if err := tx.Check(ctx); err != nil {
+	if err := tx.Check(ctx, xid); err != nil {
 		return &Failure{Stage: stageFn, Err: err, Hint: "fn returned nil; it must return the error that it saw, close its rows, and leave the end of the transaction to its owner"}
 	}
 	good = true
 	return nil
 }
 
-// claim inserts the key; where it is there already, it says what its row means.
-func (c *Claim) claim(ctx context.Context, tx pg.Tx) (fresh bool, res Result, err error) {
+// claim inserts the key; where it is there already, it says what its row means. The transaction id is 0 where tx has no
+// need of it.
+func (c *Claim) claim(ctx context.Context, tx pg.Tx) (fresh bool, xid int64, res Result, err error) {
 	deadline := time.Now().Add(c.MaxWait)
 	for range looks {
-		if fresh, err = c.insert(ctx, tx, time.Until(deadline)); err != nil || fresh {
-			return fresh, Result{}, err
+		if fresh, xid, err = c.insert(ctx, tx, time.Until(deadline)); err != nil || fresh {
+			return fresh, xid, Result{}, err
 		}
 		m := c.look(0)
 		if err := tx.Send(ctx, m.stmts()...); err != nil {
-			return false, Result{}, c.failed(stageConfirm, err)
+			return false, 0, Result{}, c.failed(stageConfirm, err)
 		}
 		switch res, err = c.verdict(m); err {
 		case nil:
-			return false, res, nil
+			return false, 0, res, nil
 		case errAgain:
 		default:
-			return false, Result{}, &Failure{Stage: stageClaim, Err: err}
+			return false, 0, Result{}, &Failure{Stage: stageClaim, Err: err}
 		}
 	}
-	return false, Result{}, &Failure{Stage: stageConfirm, Err: errHidden}
+	return false, 0, Result{}, &Failure{Stage: stageConfirm, Err: errHidden}
 }
 
 // insert sends the claim, limited to left where there is a MaxWait; then tx stays usable after ErrInProgress.
-func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh bool, err error) {
+func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh bool, xid int64, err error) {
 	ins := c.insertStmt(nil)
+	if tx.NeedsXID() {
+		ins = c.insertStmt(&xid)
+	}
 	if c.MaxWait <= 0 {
 		if err := tx.Send(ctx, ins); err != nil {
-			return false, c.failed(stageClaim, err)
+			return false, 0, c.failed(stageClaim, err)
 		}
-		return ins.Rows == 1, nil
+		return ins.Rows == 1, xid, nil
 	}
 	begun, left := time.Now(), max(left, time.Millisecond)
 	save := &pg.Stmt{SQL: savepointSQL}
@@ -88,18 +96,18 @@ func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh
 	err = tx.Send(ctx, save, limit(left), ins, unlimit(), &pg.Stmt{SQL: releaseSQL})
 	switch {
 	case err == nil:
-		return ins.Rows == 1, nil
+		return ins.Rows == 1, xid, nil
 	case !save.Done || ins.Done || !timedOut(err, begun, left):
-		return false, c.failed(stageClaim, err)
+		return false, 0, c.failed(stageClaim, err)
 	}
 	// Rolling back to the savepoint restores the settings, too. Why not both in one round trip: in a failed transaction
 	// the server prepares nothing but statements that end it, and pgx would prepare the RELEASE first.
 	for _, sql := range []string{rollbackSQL, releaseSQL} {
 		if err := tx.Send(ctx, &pg.Stmt{SQL: sql}); err != nil {
-			return false, c.failed(stageClaim, err)
+			return false, 0, c.failed(stageClaim, err)
 		}
 	}
-	return false, &Failure{Stage: stageClaim, Err: ErrInProgress}
+	return false, 0, &Failure{Stage: stageClaim, Err: ErrInProgress}
 }
 
 // limit bounds the statements after it by d, rounded up to the millisecond: 0 would mean no limit.

@@ -65,7 +65,7 @@ func (r *run) try(ctx context.Context) (res Result, err error) {
 	}
 	// The key was free, or held by a transaction that has rolled back: an earlier COMMIT did not take place.
 	r.lostXID, r.lost = 0, nil
-	err = r.effect(ctx, tx)
+	err = r.effect(ctx, tx, xid)
 	if err == nil {
 		err = r.commit(ctx, tx, xid)
 	}
@@ -114,12 +114,12 @@ func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
 	return res, nil
 }
 
-func (r *run) effect(ctx context.Context, tx pg.OwnTx) error {
-	return effect(ctx, tx, func(ctx context.Context) error {
+func (r *run) effect(ctx context.Context, tx pg.OwnTx, xid int64) error {
+	return effect(ctx, tx, xid, func(ctx context.Context) error {
 		err := r.fn(ctx)
 		if err != nil {
 			// Only an error that this transaction met calls for another: fn may have been told the same by somebody else.
-			r.again = ctx.Err() == nil && retryable(err) && tx.Check(ctx) != nil
+			r.again = ctx.Err() == nil && retryable(err) && tx.Check(ctx, xid) != nil
 		}
 		return err
 	}, tx.Rollback)

@@ -15,6 +15,14 @@ import (
 type Door struct {
 	// Open returns a new database in which the zero dedup.Table and the table effects (see Schema) have been made.
 	Open func(t *testing.T) DB
+
+	Features Features
+}
+
+// Features are what doors may differ in, besides their types.
+type Features struct {
+	// FnCannotEnd: the transaction that fn gets has no Commit and no Rollback, so that there is nothing to refuse.
+	FnCannotEnd bool
 }
 
 // Schema is what the suite needs besides the dedup table. The table effects has no unique constraint: an effect that

@@ -45,7 +45,7 @@ func (c *conn) begin(m Message, a action) Mode {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.release = a.release
-	c.keep = s.KeepServer && s.Mode != Pass && s.Mode != Reset
+	c.keep = s.KeepServer && s.Mode != Pass
 	return s.Mode
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -107,6 +108,14 @@ func (b *bench) eventually(what string, ok func() bool) {
 func (b *bench) noSessions() {
 	b.Helper()
 	b.eventually("the server's session ends", func() bool { return len(b.sessions()) == 0 })
+}
+
+// broken checks that the fault happened, once, and that the client's err comes from it, not from a wait that ended.
+func (b *bench) broken(err error) {
+	b.Helper()
+	require.Error(b, err, "%v", b.script)
+	require.False(b, pgconn.Timeout(err), "%v\n%v", err, b.script)
+	b.hit()
 }
 
 // hit checks that the fault happened, once.

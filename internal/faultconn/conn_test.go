@@ -85,6 +85,21 @@ func TestWriteCountsWhatWasSent(t *testing.T) {
 	}
 }
 
+// What the server has said and the client has not read must not turn the end of the stream into an RST, which can overtake
+// the messages before it.
+func TestEndOfStreamDespiteUnreadReplies(t *testing.T) {
+	t.Parallel()
+	client, server := ends(t, &Script{When: isQuery("b"), Mode: DropBefore})
+	_, err := server.Write(encode(t, &pgproto3.NoticeResponse{Code: "00000"}))
+	require.NoError(t, err)
+	a := query(t, "a")
+	_, err = client.Write(append(a[:len(a):len(a)], query(t, "b")...))
+	require.NoError(t, err)
+	got, err := io.ReadAll(server)
+	require.NoError(t, err)
+	require.Equal(t, a, got)
+}
+
 func TestWriteInPieces(t *testing.T) {
 	t.Parallel()
 	client, server := ends(t, &Script{})

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -36,8 +35,7 @@ func TestCommitInEveryExecMode(t *testing.T) {
 				for drop, want := range map[faultconn.Mode]int{faultconn.DropBefore: 0, faultconn.DropReply: 1} {
 					s := &faultconn.Script{When: faultconn.Commit, Mode: drop}
 					b := shared.attach(t, s, execMode(mode))
-					require.Error(t, work(b.ctx(), b.pool, 1), "%v %v", mode, drop)
-					b.hit()
+					b.broken(work(b.ctx(), b.pool, 1))
 					require.Equal(t, 1, s.Matches(), "one COMMIT is one message\n%v", s)
 					b.noSessions()
 					require.Equal(t, want, b.rows(), "%v %v\n%v", mode, drop, s)
@@ -58,9 +56,8 @@ func TestLostCommitReplyIsNotSafeToRetry(t *testing.T) {
 	for _, when := range []func(faultconn.Message) bool{faultconn.Commit, faultconn.CommitReply} {
 		b := shared.attach(t, &faultconn.Script{When: when, Mode: faultconn.DropReply})
 		err := insert(b.ctx(), b.pool, 1)
-		require.Error(t, err)
+		b.broken(err)
 		require.False(t, pgconn.SafeToRetry(err), "%v", err)
-		b.hit()
 		require.Equal(t, 1, b.rows())
 	}
 }
@@ -69,9 +66,8 @@ func TestLostCommitIsNotSafeToRetry(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, &faultconn.Script{When: faultconn.Commit, Mode: faultconn.DropBefore})
 	err := insert(b.ctx(), b.pool, 1)
-	require.Error(t, err)
+	b.broken(err)
 	require.False(t, pgconn.SafeToRetry(err), "the client cannot know that nothing arrived: %v", err)
-	b.hit()
 	b.noSessions()
 	require.Zero(t, b.rows())
 }
@@ -96,9 +92,7 @@ func TestCutAtEveryMessage(t *testing.T) {
 				t.Helper()
 				b := shared.attach(t, s, execMode(mode))
 				defer b.pool.Close()
-				err := insert(b.ctx(), b.pool, 1)
-				b.hit()
-				require.Error(t, err, "%v", s)
+				b.broken(insert(b.ctx(), b.pool, 1))
 				b.noSessions()
 				want := 0
 				if committed {
@@ -135,8 +129,7 @@ func TestEarlierMessagesOfAWriteArrive(t *testing.T) {
 		pipeline.SendQueryParams(sql, nil, nil, nil, nil)
 		require.NoError(t, pipeline.Sync())
 	}
-	require.Error(t, pipeline.Close())
-	b.hit()
+	b.broken(pipeline.Close())
 	b.eventually("the first statement is done", func() bool { return b.rows() == 1 })
 	b.noSessions()
 	require.Equal(t, 1, b.rows())
@@ -155,8 +148,7 @@ func TestReplyIsLostWhenTheServerIsDone(t *testing.T) {
 		batch.Queue("INSERT INTO t VALUES (1)")
 		batch.Queue("SELECT repeat('x', 100000)") // more than the server buffers
 		batch.Queue("SELECT pg_sleep(0.3)")       // the transaction is not committed yet; pgx's cancel request would end it
-		require.Error(t, b.pool.SendBatch(b.ctx(), batch).Close())
-		b.hit()
+		b.broken(b.pool.SendBatch(b.ctx(), batch).Close())
 		require.Equal(t, 1, b.rows(), "%v", b.script)
 	}
 }
@@ -176,8 +168,7 @@ func TestRefuse(t *testing.T) {
 	t.Parallel()
 	s := &faultconn.Script{When: faultconn.Commit, Mode: faultconn.DropReply, Refuse: true}
 	b := newBench(t, s)
-	require.Error(t, insert(b.ctx(), b.pool, 1))
-	b.hit()
+	b.broken(insert(b.ctx(), b.pool, 1))
 	err := insert(b.ctx(), b.pool, 2)
 	var connecting *pgconn.ConnectError
 	require.True(t, errors.As(err, &connecting), "%v", err)

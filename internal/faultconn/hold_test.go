@@ -140,12 +140,11 @@ func TestServerDoesNotNotice(t *testing.T) {
 			if test.mode == faultconn.Stall {
 				cancel()
 			}
-			require.Error(t, await(t, result))
-			b.hit()
+			b.broken(await(t, result))
 			b.pool.Close() // waits until pgx has closed the connection
-			require.Equal(t, []string{test.state}, b.sessions())
 			require.Equal(t, test.rows, b.rows())
 			require.Equal(t, test.rows == 0, b.keyIsLocked(1))
+			require.Equal(t, []string{test.state}, b.sessions())
 			b.script.Release()
 			b.noSessions()
 			require.False(t, b.keyIsLocked(1))
@@ -202,8 +201,7 @@ func TestHookTerminatesSession(t *testing.T) {
 		require.NoError(t, err)
 		b.noSessions()
 	}})
-	require.Error(t, insert(b.ctx(), b.pool, 1))
-	b.hit()
+	b.broken(insert(b.ctx(), b.pool, 1))
 	require.Zero(t, b.rows())
 	require.NoError(t, insert(b.ctx(), b.pool, 2))
 }
@@ -219,7 +217,7 @@ func TestReset(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			b := shared.attach(t, &faultconn.Script{When: test.when, Mode: faultconn.Reset})
 			err := insert(b.ctx(), b.pool, 1)
-			require.Error(t, err)
+			b.broken(err)
 			require.Equal(t, test.rows == 0, errors.Is(err, syscall.ECONNRESET), "pgx passes on errors of writing only: %v", err)
 			require.Equal(t, test.rows == 0, pgconn.SafeToRetry(err), "nothing was sent, or something was: %v", err)
 			b.hit()
@@ -285,8 +283,7 @@ func TestCopy(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := shared.attach(t, &faultconn.Script{When: test.when, Mode: test.mode})
-			require.Error(t, copyRows(b.ctx(), b.pool))
-			b.hit()
+			b.broken(copyRows(b.ctx(), b.pool))
 			b.noSessions()
 			require.Equal(t, test.rows, b.rows(), "%v", b.script)
 			require.NoError(t, b.ctx().Err())

@@ -35,8 +35,13 @@ type Conn interface {
 type Tx interface {
 	Conn
 
-	// Check reports what has become of the transaction: nil while it can go on, else one of the errors below.
-	Check(ctx context.Context) error
+	// NeedsXID reports whether Check has to be told the id of the transaction: a driver that does not know the state of
+	// its connection must ask the server whether that one is still open.
+	NeedsXID() bool
+
+	// Check reports what has become of the transaction: nil while it can go on, else one of the errors below. xid is its
+	// id, where NeedsXID says so. It works with a done context.
+	Check(ctx context.Context, xid int64) error
 
 	// Fail makes sure that the transaction cannot be committed, as an SQL error would, and that a rollback to a
 	// savepoint of the caller's makes it usable again. It works with a done context. Where the server cannot be told,
@@ -50,6 +55,7 @@ var (
 	ErrTxEnded  = errors.New("the transaction has ended")
 	ErrLost     = errors.New("the connection is lost")
 	ErrRowsOpen = errors.New("rows are still open")
+	ErrNoAnswer = errors.New("the transaction does not answer: rows are still open, or the connection is lost")
 )
 
 // OwnTx is a transaction that pgonce has begun, and ends.

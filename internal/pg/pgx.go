@@ -2,6 +2,7 @@ package pg
 
 import (
 	"context"
+	"reflect"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -68,11 +69,28 @@ func (c pgxConn) Query(ctx context.Context, sql string, args []any, row func(sca
 // withoutDetail drops the DETAIL of a server's error, which prints the key where a constraint of the table is violated.
 // It is kept out of reach, not only out of the message: callers log the struct, too.
 func withoutDetail(err error) error {
-	pgErr, ok := err.(*pgconn.PgError)
-	if !ok || pgErr.Detail == "" {
+	if pgErr, ok := err.(*pgconn.PgError); ok {
+		if pgErr.Detail == "" {
+			return err
+		}
+		clean := *pgErr
+		clean.Detail = ""
+		return &clean
+	}
+	if _, ok := err.(interface{ SQLState() string }); !ok {
 		return err
 	}
-	clean := *pgErr
-	clean.Detail = ""
-	return &clean
+	// Another driver's, *pq.Error say: a struct with the same field, which this package has no type for.
+	v := reflect.ValueOf(err)
+	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
+		return err
+	}
+	clean := reflect.New(v.Elem().Type())
+	clean.Elem().Set(v.Elem())
+	detail := clean.Elem().FieldByName("Detail")
+	if !detail.IsValid() || !detail.CanSet() || detail.Kind() != reflect.String {
+		return err
+	}
+	detail.SetString("")
+	return clean.Interface().(error)
 }

@@ -35,7 +35,9 @@ func alive(ctx context.Context, tx pgx.Tx) bool {
 	return tx.SendBatch(ctx, &pgx.Batch{}).Close() == nil
 }
 
-func (t *pgxTx) Check(ctx context.Context) error {
+func (t *pgxTx) NeedsXID() bool { return false }
+
+func (t *pgxTx) Check(ctx context.Context, _ int64) error {
 	if !alive(ctx, t.tx) {
 		return ErrTxEnded
 	}
@@ -56,7 +58,7 @@ func (t *pgxTx) Check(ctx context.Context) error {
 }
 
 func (t *pgxTx) Fail(ctx context.Context) {
-	switch t.Check(ctx) {
+	switch t.Check(ctx, 0) {
 	case ErrTxEnded, ErrTxFailed, ErrLost:
 		return
 	}

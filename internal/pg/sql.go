@@ -3,6 +3,8 @@ package pg
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 )
 
 // SQL is what the adapter needs of database/sql: a Tx, Conn, DB, or anything with their two methods (sqlx, GORM's ConnPool).
@@ -30,7 +32,7 @@ func (c sqlConn) sendOne(ctx context.Context, s *Stmt) error {
 	if s.Dest == nil {
 		res, err := c.q.ExecContext(ctx, s.SQL, s.Args...)
 		if err != nil {
-			return err
+			return sqlError(ctx, err)
 		}
 		s.Rows, err = res.RowsAffected()
 		return err
@@ -46,7 +48,7 @@ func (c sqlConn) sendOne(ctx context.Context, s *Stmt) error {
 func (c sqlConn) Query(ctx context.Context, query string, args []any, row func(scan func(dest ...any) error) error) error {
 	rows, err := c.q.QueryContext(ctx, query, args...)
 	if err != nil {
-		return err
+		return sqlError(ctx, err)
 	}
 	defer rows.Close()
 	for rows.Next() {
@@ -54,5 +56,27 @@ func (c sqlConn) Query(ctx context.Context, query string, args []any, row func(s
 			return err
 		}
 	}
-	return rows.Err()
+	return sqlError(ctx, rows.Err())
+}
+
+// sqlError drops what must not be passed on, and says that ctx has ended where a driver does not: lib/pq then asks the
+// server to cancel the statement, and reports its 57014.
+func sqlError(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = withoutDetail(err)
+	if end := ctx.Err(); end != nil && !errors.Is(err, end) {
+		return fmt.Errorf("%w: %w", end, err)
+	}
+	return err
+}
+
+// sqlState returns the SQLSTATE of an error of any driver, "" where it has none.
+func sqlState(err error) string {
+	var s interface{ SQLState() string }
+	if errors.As(err, &s) {
+		return s.SQLState()
+	}
+	return ""
 }

@@ -1,3 +1,5 @@
+//go:build linux || darwin || freebsd
+
 package pgserver
 
 import (
@@ -11,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
@@ -81,6 +84,9 @@ func (src Source) download(ctx context.Context) (string, error) {
 	defer os.RemoveAll(tmp)
 	if err := src.fetch(ctx, version, tmp); err != nil {
 		return "", err
+	}
+	if !hasServer(filepath.Join(tmp, "unpacked", "bin")) {
+		return "", errors.New("the archive has no initdb and postgres in bin")
 	}
 	if err := os.Rename(filepath.Join(tmp, "unpacked"), target); err != nil {
 		return "", err
@@ -171,6 +177,7 @@ func (src Source) fetch(ctx context.Context, version embeddedpostgres.PostgresVe
 		Locale("none-so-that-initdb-fails").
 		Logger(io.Discard))
 
+	defer removeLogs(logs())
 	failed := make(chan error, 1)
 	go func() { failed <- ep.Start() }()
 	select {
@@ -186,6 +193,21 @@ func (src Source) fetch(ctx context.Context, version embeddedpostgres.PostgresVe
 		return err
 	}
 	return nil
+}
+
+// logs lists the files that embedded-postgres writes the output of initdb to, and leaves behind.
+func logs() []string {
+	paths, _ := filepath.Glob(filepath.Join(os.TempDir(), "embedded_postgres_log*"))
+	return paths
+}
+
+// removeLogs removes those that are new. One of another process may be among them, which then has one line less in an error.
+func removeLogs(before []string) {
+	for _, path := range logs() {
+		if !slices.Contains(before, path) {
+			os.Remove(path)
+		}
+	}
 }
 
 // probe makes sure that the repository answers, for embedded-postgres waits without a bound.

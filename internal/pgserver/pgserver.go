@@ -1,3 +1,5 @@
+//go:build linux || darwin || freebsd
+
 // Package pgserver starts a private PostgreSQL server: for the tests of this module, and for an example that should run
 // on a machine where nothing was set up.
 //
@@ -63,11 +65,11 @@ type Server struct {
 }
 
 const (
-	startTimeout = time.Minute
+	startTimeout = 2 * time.Minute
 	userName     = "postgres"
 )
 
-// Start makes a database cluster in a folder of its own and starts a server on it, within a minute where nothing has to be
+// Start makes a database cluster in a folder of its own and starts a server on it, within two minutes where nothing has to be
 // downloaded. It first removes what owners that were killed left behind. The caller must call [Server.Stop]; see there what happens otherwise.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	bin, err := cfg.binDir(ctx)

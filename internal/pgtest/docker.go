@@ -58,13 +58,15 @@ func fromDocker(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, errors.Join(err, testcontainers.TerminateContainer(container))
 	}
+	stop := func() error { return nil }
+	if cfg.RyukDisabled {
+		stop = func() error { return testcontainers.TerminateContainer(container) }
+	}
 	s, err := connectContainer(ctx, container)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, stop())
 	}
-	if cfg.RyukDisabled {
-		s.stop = func() error { return testcontainers.TerminateContainer(container) }
-	}
+	s.stop = stop
 	return s, nil
 }
 

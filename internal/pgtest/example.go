@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // ExampleDSN is [DSN] for an Example function, which has no testing.TB: drop drops the database.
@@ -23,7 +21,7 @@ func ExampleDSN() (dsn string, drop func(), err error) {
 	drop = func() {
 		ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 		defer cancel()
-		_, _ = s.admin.Exec(ctx, `DROP DATABASE IF EXISTS `+pgx.Identifier{name}.Sanitize()+` WITH (FORCE)`)
+		_ = s.dropDatabase(ctx, name)
 	}
 	return s.dsn(name), drop, nil
 }

@@ -30,7 +30,6 @@ package pgtest
 
 import (
 	"context"
-	"crypto/rand"
 	"flag"
 	"fmt"
 	"os"
@@ -106,17 +105,7 @@ func DSN(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := s.recycled()
-	if name == "" {
-		name = "pgonce_test_" + strings.ToLower(rand.Text())
-		ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
-		defer cancel()
-		if err := s.createDatabase(ctx, name); err != nil {
-			t.Fatalf("pgtest: create a database: %v", err)
-		}
-	}
-	t.Cleanup(func() { s.endDatabase(t, name) })
-	return s.dsn(name)
+	return s.dsn(s.database(t))
 }
 
 // Version returns the server's version as a number: 150014 for 15.14.

@@ -10,6 +10,7 @@ import (
 
 // A database that a test leaves behind is emptied and given to the next test: that costs a quarter of dropping it and
 // making another one, whose first session also has to build its catalog cache. What cannot be emptied for sure is dropped.
+// It gets a new name on the way, so that whatever a test left running cannot reach it any more.
 
 // reset makes a database as empty as a copy of template0, or fails.
 const reset = `
@@ -21,7 +22,10 @@ BEGIN
 		OR EXISTS (SELECT FROM pg_largeobject_metadata) OR EXISTS (SELECT FROM pg_default_acl)
 		OR EXISTS (SELECT FROM pg_prepared_xacts WHERE database = current_database())
 		OR EXISTS (SELECT FROM pg_db_role_setting WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database()))
+		OR EXISTS (SELECT FROM pg_database WHERE datname = current_database() AND (datacl IS NOT NULL OR datconnlimit <> -1))
+		OR EXISTS (SELECT FROM pg_replication_slots WHERE database = current_database())
 		OR EXISTS (SELECT FROM pg_cast WHERE oid >= 16384) OR EXISTS (SELECT FROM pg_language WHERE oid >= 16384)
+		OR EXISTS (SELECT FROM pg_am WHERE oid >= 16384)
 	THEN
 		RAISE EXCEPTION 'the database holds what belongs to no schema';
 	END IF;
@@ -29,6 +33,7 @@ BEGIN
 		EXECUTE 'DROP SCHEMA ' || s || ' CASCADE';
 	END LOOP;
 	IF EXISTS (SELECT FROM pg_class WHERE oid >= 16384 AND relnamespace = 'pg_catalog'::regnamespace)
+		OR EXISTS (SELECT FROM pg_proc WHERE oid >= 16384) OR EXISTS (SELECT FROM pg_type WHERE oid >= 16384)
 		OR EXISTS (SELECT FROM pg_extension WHERE extname <> 'plpgsql')
 	THEN
 		RAISE EXCEPTION 'something is left';
@@ -78,8 +83,40 @@ func (s *server) recycle(ctx context.Context, name string) error {
 	return nil
 }
 
-// recycled returns an empty database that is free, or "".
-func (s *server) recycled() string {
+// recycled returns an empty database that is free, by its new name, or "".
+func (s *server) recycled(ctx context.Context) string {
+	for old := s.takeFree(); old != ""; old = s.takeFree() {
+		name := newName()
+		err := s.waitUntilUnused(ctx, old)
+		if err == nil {
+			_, err = s.admin.Exec(ctx, `ALTER DATABASE `+pgx.Identifier{old}.Sanitize()+` RENAME TO `+pgx.Identifier{name}.Sanitize())
+		}
+		if err == nil {
+			return name
+		}
+		// Somebody has come back to it.
+		_ = s.dropDatabase(ctx, old)
+	}
+	return ""
+}
+
+// waitUntilUnused waits until a database has no session. The server would do so too before it renames it, but in steps of
+// 100 ms.
+func (s *server) waitUntilUnused(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for {
+		var used bool
+		err := s.admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = $1::text)`, name).Scan(&used)
+		if err != nil || !used {
+			return err
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// takeFree returns a free database, or "".
+func (s *server) takeFree() string {
 	s.freeMu.Lock()
 	defer s.freeMu.Unlock()
 	if len(s.free) == 0 {

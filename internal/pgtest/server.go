@@ -2,6 +2,8 @@ package pgtest
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -66,8 +68,11 @@ func (s *server) close() error {
 	if s.kept {
 		ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 		defer cancel()
-		for name := s.recycled(); name != ""; name = s.recycled() {
-			_, _ = s.admin.Exec(ctx, `DROP DATABASE IF EXISTS `+pgx.Identifier{name}.Sanitize()+` WITH (FORCE)`)
+		for name := s.takeFree(); name != ""; name = s.takeFree() {
+			if err := s.dropDatabase(ctx, name); err != nil {
+				s.admin.Close()
+				return errors.Join(err, s.stop())
+			}
 		}
 	}
 	s.admin.Close()
@@ -79,6 +84,30 @@ func (s *server) close() error {
 func (s *server) createDatabase(ctx context.Context, name string) error {
 	_, err := s.admin.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+` TEMPLATE template0`+s.create)
 	return err
+}
+
+func (s *server) dropDatabase(ctx context.Context, name string) error {
+	_, err := s.admin.Exec(ctx, `DROP DATABASE IF EXISTS `+pgx.Identifier{name}.Sanitize()+` WITH (FORCE)`)
+	return err
+}
+
+// newName returns a name for a test's database.
+func newName() string { return "pgonce_test_" + strings.ToLower(rand.Text()) }
+
+// database gets an empty database for a test.
+func (s *server) database(t testing.TB) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	name := s.recycled(ctx)
+	if name == "" {
+		name = newName()
+		if err := s.createDatabase(ctx, name); err != nil {
+			t.Fatalf("pgtest: create a database: %v", err)
+		}
+	}
+	t.Cleanup(func() { s.endDatabase(t, name) })
+	return name
 }
 
 // endDatabase drops a test's database, or keeps it when the test failed and that makes sense.
@@ -93,8 +122,7 @@ func (s *server) endDatabase(t testing.TB, name string) {
 	if !t.Failed() && s.recycle(ctx, name) == nil {
 		return
 	}
-	_, err := s.admin.Exec(ctx, `DROP DATABASE IF EXISTS `+pgx.Identifier{name}.Sanitize()+` WITH (FORCE)`)
-	if err != nil {
+	if err := s.dropDatabase(ctx, name); err != nil {
 		t.Errorf("pgtest: drop the test's database: %v", err)
 	}
 }

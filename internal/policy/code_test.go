@@ -195,18 +195,19 @@ func checkPackageComments(files []goFile) (complaints []string) {
 	dirs, byDir := packages(files)
 	for _, dir := range dirs {
 		var docs []goFile
-		code := false
+		code, tagged := false, false // tagged: one of several files is built, each has to say what the package is
 		for _, f := range byDir[dir] {
 			code = code || !f.test
 			if !f.test && f.ast.Doc.Text() != "" {
 				docs = append(docs, f)
+				tagged = tagged || strings.HasPrefix(f.text, "//go:build ")
 			}
 		}
 		switch {
 		case !code:
 		case len(docs) == 0:
 			complaints = append(complaints, dir+": no package comment")
-		case len(docs) > 1:
+		case len(docs) > 1 && !tagged:
 			complaints = append(complaints, fmt.Sprintf("%s: package comments in %s and %s", dir, docs[0].path, docs[1].path))
 		case docs[0].ast.Name.Name != "main" && !strings.HasPrefix(docs[0].ast.Doc.Text(), "Package "+docs[0].ast.Name.Name+" "):
 			complaints = append(complaints, docs[0].at(docs[0].ast.Package, "the package comment does not begin with \"Package %s\"", docs[0].ast.Name.Name))
@@ -325,6 +326,7 @@ func TestCodeSeesOffenders(t *testing.T) {
 	expect(t, checkPackageComments(pkg("// Some words.\npackage p\n")), "does not begin")
 	expect(t, checkPackageComments(pkg("// Package p is.\npackage p\n", "// Package p is.\npackage p\n")), "package comments in")
 	expect(t, checkPackageComments(pkg("// Package p is.\npackage p\n", "package p\n")), "")
+	expect(t, checkPackageComments(pkg("//go:build linux\n\n// Package p is.\npackage p\n", "//go:build !linux\n\n// Package p is.\npackage p\n")), "")
 	names := exported(pkg("package p\ntype T int\nfunc (T) M() {}\nfunc F() {}\nconst C, d = 1, 2\nvar V int\n"))
 	if want := []string{"T", "F", "C", "V"}; !slices.Equal(names, want) {
 		t.Errorf("exported names %q, want %q", names, want)

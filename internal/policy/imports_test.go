@@ -161,6 +161,7 @@ var directions = []struct{ from, never, why string }{
 	{"internal/pg", "*", "every engine stands on this seam"},
 	{"internal/claim", "dedup/...", "the engine stands below the packages that users see"},
 	{"internal/claim", "idem/...", "the engine stands below the packages that users see"},
+	{"internal/front", "idem/...", "what the front doors share must not know them"},
 	{"internal/schema", "dedup/...", "the engine stands below the packages that users see"},
 	{"internal/schema", "idem/...", "the engine stands below the packages that users see"},
 }

@@ -1,0 +1,212 @@
+package idemsql_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/lib/pq"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/idem/idemsql"
+	"github.com/pgonce/pgonce/internal/conformance"
+	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// drivers are those that are supported: how each opens a database, over a script that may break its connections.
+var drivers = []struct {
+	name string
+	open func(t testing.TB, dsn string, script *faultconn.Script) *sql.DB
+}{
+	{"stdlib/" + pgx.QueryExecModeCacheStatement.String(), overStdlib(pgx.QueryExecModeCacheStatement)},
+	{"stdlib/" + pgx.QueryExecModeCacheDescribe.String(), overStdlib(pgx.QueryExecModeCacheDescribe)},
+	{"stdlib/" + pgx.QueryExecModeDescribeExec.String(), overStdlib(pgx.QueryExecModeDescribeExec)},
+	{"stdlib/" + pgx.QueryExecModeExec.String(), overStdlib(pgx.QueryExecModeExec)},
+	{"stdlib/" + pgx.QueryExecModeSimpleProtocol.String(), overStdlib(pgx.QueryExecModeSimpleProtocol)},
+	{"pq", func(t testing.TB, dsn string, script *faultconn.Script) *sql.DB {
+		c, err := pq.NewConnector(dsn)
+		require.NoError(t, err)
+		if script != nil {
+			c.Dialer(script)
+		}
+		return sql.OpenDB(c)
+	}},
+}
+
+func overStdlib(mode pgx.QueryExecMode) func(testing.TB, string, *faultconn.Script) *sql.DB {
+	return func(t testing.TB, dsn string, script *faultconn.Script) *sql.DB {
+		cfg, err := pgx.ParseConfig(dsn)
+		require.NoError(t, err)
+		cfg.DefaultQueryExecMode = mode
+		if script == nil {
+			return stdlib.OpenDB(*cfg)
+		}
+		script.Attach(&cfg.Config)
+		// Messages can be counted only where the time that passes makes none.
+		return stdlib.OpenDB(*cfg, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
+	}
+}
+
+// migrated makes the tables that the tests use, and has db closed at the test's end.
+func migrated(t testing.TB, db *sql.DB) *sql.DB {
+	t.Helper()
+	db.SetMaxOpenConns(16)
+	db.SetMaxIdleConns(16)
+	t.Cleanup(func() { closes(t, db) })
+	require.NoError(t, idemsql.Migrate(t.Context(), db))
+	_, err := db.ExecContext(t.Context(), conformance.Schema)
+	require.NoError(t, err)
+	return db
+}
+
+// closes closes db, which must not wait for a connection that was not given back.
+func closes(t testing.TB, db *sql.DB) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { _ = db.Close(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Error("db.Close does not return")
+	}
+}
+
+func TestConformance(t *testing.T) {
+	for _, driver := range drivers {
+		t.Run(driver.name, func(t *testing.T) {
+			conformance.Run(t, conformance.Door{
+				Open:     func(t *testing.T) conformance.DB { return newDB(migrated(t, driver.open(t, pgtest.DSN(t), nil))) },
+				Features: conformance.Features{FnCannotEnd: true},
+			})
+		})
+	}
+}
+
+func isolation(level string) sql.IsolationLevel {
+	return map[string]sql.IsolationLevel{
+		"read committed":  sql.LevelReadCommitted,
+		"repeatable read": sql.LevelRepeatableRead,
+		"serializable":    sql.LevelSerializable,
+	}[level]
+}
+
+func once(s conformance.Settings) idemsql.Once {
+	return idemsql.Once{
+		Table: s.Table, MaxWait: s.MaxWait, Tries: s.Tries, Observer: s.Observer,
+		TxOptions: sql.TxOptions{Isolation: isolation(s.Level)},
+	}
+}
+
+type querier struct {
+	q interface {
+		idemsql.Conn
+		QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	}
+}
+
+func (q querier) Exec(ctx context.Context, query string, args ...any) error {
+	_, err := q.q.ExecContext(ctx, query, args...)
+	return err
+}
+
+func (q querier) Int(ctx context.Context, query string, args ...any) (n int64, err error) {
+	err = q.q.QueryRowContext(ctx, query, args...).Scan(&n)
+	return n, err
+}
+
+func (q querier) Lookup(ctx context.Context, s conformance.Settings, key idem.Key) (idem.Record, error) {
+	return once(s).Lookup(ctx, q.q, key)
+}
+
+type sqlDB struct {
+	querier
+	db *sql.DB
+}
+
+func newDB(db *sql.DB) sqlDB { return sqlDB{querier{db}, db} }
+
+func (d sqlDB) Begin(ctx context.Context, level string) (conformance.Tx, error) {
+	tx, err := d.db.BeginTx(ctx, &sql.TxOptions{Isolation: isolation(level)})
+	if err != nil {
+		return nil, err
+	}
+	return sqlTx{querier{tx}}, nil
+}
+
+func (d sqlDB) Run(ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error) (idem.Outcome, error) {
+	return once(s).Run(ctx, d.db, key, func(ctx context.Context, tx idemsql.Tx) error { return fn(ctx, sqlTx{querier{tx}}) })
+}
+
+func (d sqlDB) Idle(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		if d.db.Stats().InUse == 0 {
+			n, err := d.Int(ctx, `
+				SELECT count(*) FROM pg_stat_activity
+				 WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+				   AND backend_type = 'client backend'`)
+			if err == nil && n == 0 {
+				return true
+			}
+		}
+		time.Sleep(2 * time.Millisecond) // between two looks, until ctx ends
+	}
+	return false
+}
+
+// sqlTx is a transaction of a test's own, or the one that fn gets, which nobody can end.
+type sqlTx struct{ querier }
+
+func (t sqlTx) Do(ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error) (idem.Outcome, error) {
+	return once(s).Do(ctx, t.q, key, func(ctx context.Context, tx idemsql.Tx) error {
+		return fn(ctx, sqlTx{querier{tx}})
+	})
+}
+
+func (t sqlTx) Forget(ctx context.Context, s conformance.Settings, key idem.Key) error {
+	return once(s).Forget(ctx, t.q, key)
+}
+
+var errNoEnd = errors.New("there is no such method")
+
+func (t sqlTx) Commit(context.Context) error {
+	if tx, ok := t.q.(interface{ Commit() error }); ok {
+		return tx.Commit()
+	}
+	return errNoEnd
+}
+
+func (t sqlTx) Rollback(context.Context) error {
+	if tx, ok := t.q.(interface{ Rollback() error }); ok {
+		return tx.Rollback()
+	}
+	return errNoEnd
+}
+
+// Nested does what a careful user of database/sql does, and GORM's nested Transaction.
+func (t sqlTx) Nested(ctx context.Context, fn func(conformance.Tx) error) (err error) {
+	if err := t.Exec(ctx, `SAVEPOINT nested`); err != nil {
+		return err
+	}
+	good := false
+	defer func() {
+		if good {
+			return
+		}
+		if e := t.Exec(ctx, `ROLLBACK TO SAVEPOINT nested`); e != nil {
+			err = errors.Join(err, e)
+		}
+	}()
+	if err := fn(t); err != nil {
+		return err
+	}
+	good = true
+	return t.Exec(ctx, `RELEASE SAVEPOINT nested`)
+}

@@ -1,0 +1,189 @@
+package idemsql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/front"
+	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/pgerr"
+)
+
+// Conn is anything that runs statements as database/sql does. [Do] and [Forget] want one that is in a transaction: a
+// *sql.Tx, a *sqlx.Tx, the ConnPool of a GORM transaction, a *sql.Conn on which one was begun, or a wrapper of these. For
+// [Lookup] and [Verify] a *sql.DB will do.
+type Conn interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// DB is what [Run] and [Migrate] need to begin their transaction: a *sql.DB, a *sqlx.DB, a *sql.Conn, or a wrapper of one.
+// A *sql.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not compile.
+type DB interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
+// Once is how keys are claimed: the table, and how long and how often to try. Like sync.Once, its zero value works; it
+// is a plain value, safe for concurrent use, and usually a field of the service that uses it.
+type Once struct {
+	// Table is the dedup table; the zero Table is processed_events.
+	Table dedup.Table
+
+	// MaxWait is the longest that a call waits, in all, for other transactions that hold the key; then it returns
+	// [idem.ErrInProgress]. It is counted in the server, rounded up to 1 ms. A smaller statement_timeout or lock_timeout
+	// of yours still ends the claim earlier, with its own error. 0 waits for as long as the context and those allow. With
+	// Do, MaxWait costs four statements more, with Run two, each a round trip; a context that ends during the wait,
+	// instead, costs the transaction and its connection.
+	MaxWait time.Duration
+
+	// Tries is how many transactions Run begins at the most. 0 means 10: with the pauses between them (exponential, at
+	// most 1 s, random), about two seconds.
+	Tries int
+
+	// TxOptions are those of Run's transactions. The zero value is the server's default isolation.
+	TxOptions sql.TxOptions
+
+	// Observer, where not nil, is told of every call.
+	Observer dedup.Observer
+}
+
+// Do runs fn once for key, in the caller's transaction. It inserts the key's row, and calls fn only when that row is
+// new: the primary key of the table decides, never a lookup. Key and effect stand or fall together with tx.
+//
+//   - First call: the row is new, fn runs, and Do returns Executed. It counts when the caller commits, and that Commit
+//     returned nil.
+//   - Duplicate: the row is there, committed (or written earlier in tx); Do returns Duplicate, fn is not called, nothing is
+//     written, and tx is as usable as before.
+//   - Concurrent duplicate: Do waits for the transaction that holds the key. If that commits, Duplicate; if it rolls
+//     back, this call runs fn. With [Once.MaxWait], ErrInProgress after that long, and tx stays usable. At REPEATABLE
+//     READ and SERIALIZABLE a rival that committed after tx took its snapshot is 40001, as PostgreSQL reports it: run
+//     the transaction again.
+//   - fn returns an error, panics, or ends the goroutine: Do fails tx exactly as an SQL error would, and returns that
+//     error, unchanged, or panics on. A Commit cannot succeed then. To go on, call Do inside a savepoint of your own
+//     (SAVEPOINT, or GORM's nested Transaction) and roll back to it: key and effect are gone together, what was written
+//     before and after stays.
+//   - Any other error comes as an *[idem.Error], or as a *[idem.KeyError] before any SQL. An error of the server's, or of
+//     the connection, has failed tx. ErrInProgress, ErrPayloadMismatch, ErrExpired, ErrUnfinished and a *FinalError of
+//     package idem leave it usable.
+//
+// fn gets tx back as a [Tx], which has no Commit and no Rollback. It may as well use tx itself, or what is built on it: a
+// *gorm.DB, a *sqlx.Tx, the Queries of sqlc. Ending tx there cannot be refused; Do finds it and returns an error, and
+// whatever was committed was key and effect together. fn that swallows an SQL error, or leaves rows open, gets an error
+// from Do though it returned nil: after fn, Do asks the server whether the transaction of the claim is still open and can
+// go on, which is one more round trip, on a first delivery only. What fn does outside of tx (mail, HTTP) is not undone by
+// a roll back, and is done again by the next delivery.
+//
+// The caller owns tx: Do begins, commits and rolls back nothing, with one exception. Where fn failed and the server
+// cannot be told to fail tx, because rows are open or the connection is lost, Do rolls tx back: database/sql would close
+// the rows by itself, and commit. A tx that has neither Rollback nor Raw cannot be helped then; roll it back.
+//
+// A tx without the methods Commit and Rollback is first asked, in two statements, whether it is in a transaction: a
+// *sql.DB is refused, for it would commit the key before the effect. When the context that a *sql.Tx was begun with ends,
+// database/sql rolls it back, whatever Do is doing. tx is not safe for concurrent use; Do on different transactions is. fn
+// must not be nil.
+func Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
+	return Once{}.Do(ctx, tx, key, fn)
+}
+
+// Run runs fn once for key, in a transaction of its own, and commits it.
+//
+//   - First call: fn runs, Run commits, and returns Executed.
+//   - Duplicate: Run returns Duplicate; fn is not called, nothing is written.
+//   - Concurrent duplicate: as with [Do], and 40001 is retried here.
+//   - fn returns an error, panics, or ends the goroutine: Run rolls back, and returns that error, unchanged, or panics on.
+//
+// Serialization failures, deadlocks and lost connections are met by beginning anew, up to [Once.Tries] times with
+// growing random pauses: fn may run more than once, and only its last run is committed. So fn must set what it keeps
+// outside of tx, not add to it, and its effects outside of the database may be repeated.
+//
+// A COMMIT whose reply is lost, which a driver may report as driver.ErrBadConn, is settled by claiming again: the row says
+// whether it took place, and whose it is. Run returns Executed only where the committed row is its own. Where it cannot
+// find out before ctx or the tries end, it returns an *[idem.Error] with Unknown set; the same key, delivered again, gets
+// the right answer. What database/sql itself repeats after driver.ErrBadConn is the beginning of a transaction, nothing
+// that comes after it.
+//
+// A first delivery is BEGIN, the claim, fn, the check that [Do] describes, and COMMIT; a duplicate BEGIN, the claim, a
+// read, and ROLLBACK. Each is a round trip: database/sql sends nothing ahead.
+//
+// ctx is that of every statement. The transaction is begun with a context of its own, so that database/sql does not roll
+// back behind fn's back when ctx ends; fn's next statement with ctx fails, and Run rolls back. A ctx that ends before
+// COMMIT is sent is a plain no; one that ends afterwards, before the reply, may be Unknown.
+//
+// Run owns the transaction and leaves none open, and no connection taken, on any path. It is safe for concurrent use
+// where db is. fn must not be nil.
+func Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
+	return Once{}.Run(ctx, db, key, fn)
+}
+
+// Do is the function [Do], with the settings of o.
+func (o Once) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
+	tx = whole(tx)
+	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
+		seam, err := open(ctx, tx)
+		if err != nil {
+			return claim.Result{}, err
+		}
+		return claim.Do(ctx, seam, c, func(ctx context.Context) error { return fn(ctx, fnTx{tx}) })
+	})
+}
+
+// Run is the function [Run], with the settings of o.
+func (o Once) Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
+	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
+		var tx *sql.Tx
+		begun := func(t *sql.Tx) { tx = t }
+		return claim.Run(ctx, pg.FromSQLDB(db, o.TxOptions, begun), c, func(ctx context.Context) error { return fn(ctx, fnTx{tx}) })
+	})
+}
+
+// open adapts the caller's transaction, and refuses what is none.
+func open(ctx context.Context, tx Conn) (pg.Tx, error) {
+	seam, err := pg.FromSQLTx(ctx, tx)
+	if err == nil {
+		return seam, nil
+	}
+	f := &claim.Failure{Stage: "claim", Err: err}
+	if pgerr.Is(err, "25P01") {
+		f.Hint = "a *sql.DB would commit the key before the effect: begin a transaction, or call Run"
+	}
+	return nil, f
+}
+
+// call is what Do and Run share: the key and table are checked before any SQL, the error translated, the observer told.
+func (o Once) call(ctx context.Context, key idem.Key, engine func(*claim.Claim) (claim.Result, error)) (idem.Outcome, error) {
+	c, err := o.claim(key)
+	if err != nil {
+		return 0, err
+	}
+	out, err := front.Observed(ctx, o.Observer, c, engine)
+	return idem.Outcome(out), o.translate(key, err)
+}
+
+// claim checks the key and the table, and makes of them what the engine takes.
+func (o Once) claim(key idem.Key) (*claim.Claim, error) {
+	if err := key.Validate(); err != nil {
+		return nil, err
+	}
+	s := front.Settings{Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries}
+	c, err := s.Claim(key.Scope().Source, key.Scope().Operation, key.ID(), front.FactsOf(key))
+	return c, o.translate(key, err)
+}
+
+// translate gives the engine's failures the types of package idem. The effect's own errors pass as they are.
+func (o Once) translate(key idem.Key, err error) error {
+	f, ok := err.(*claim.Failure)
+	if !ok {
+		return err
+	}
+	e := &idem.Error{Scope: key.Scope(), Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: f.Cause()}
+	var final *claim.Final
+	if errors.As(f.Err, &final) {
+		e.Err = &idem.FinalError{Value: final.Value}
+	}
+	return e
+}

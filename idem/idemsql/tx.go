@@ -1,0 +1,71 @@
+package idemsql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+)
+
+// Tx is the transaction as fn sees it: everything but its end. It has the methods that sqlc (DBTX) and GORM (ConnPool)
+// ask for. A transaction given to [Do] that has no QueryRowContext or PrepareContext of its own returns an error there.
+type Tx interface {
+	Conn
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}
+
+// fnTx is a transaction without its end.
+//
+// Why not hand out the *sql.Tx: its Commit and Rollback would have to be found out afterwards, when they can be kept from
+// being called at all.
+type fnTx struct{ tx Conn }
+
+// whole returns the transaction behind the one that fn got: what a nested Do needs to fail it.
+func whole(tx Conn) Conn {
+	if t, ok := tx.(fnTx); ok {
+		return t.tx
+	}
+	return tx
+}
+
+func (t fnTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return t.tx.ExecContext(ctx, query, args...)
+}
+
+func (t fnTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return t.tx.QueryContext(ctx, query, args...)
+}
+
+func (t fnTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if q, ok := t.tx.(interface {
+		QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	}); ok {
+		return q.QueryRowContext(ctx, query, args...)
+	}
+	return refusal(ctx)
+}
+
+func (t fnTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
+	if q, ok := t.tx.(interface {
+		PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+	}); ok {
+		return q.PrepareContext(ctx, query)
+	}
+	return nil, errMissing
+}
+
+var errMissing = errors.New("idemsql: the transaction given to Do has no such method; use ExecContext or QueryContext")
+
+// refusal returns a row whose Scan returns errMissing. Only database/sql can make a *sql.Row, and a database that cannot
+// be connected to makes one with the error in it.
+func refusal(ctx context.Context) *sql.Row {
+	db := sql.OpenDB(unreachable{})
+	defer db.Close()
+	return db.QueryRowContext(context.WithoutCancel(ctx), "")
+}
+
+type unreachable struct{}
+
+func (unreachable) Connect(context.Context) (driver.Conn, error) { return nil, errMissing }
+func (unreachable) Driver() driver.Driver                        { return nil }
