@@ -30,22 +30,26 @@ var damages = []struct {
 	{"another unique index beside it", `CREATE UNIQUE INDEX i ON processed_events (key)`, []string{"other unique index"}, true},
 	{
 		"nullable column", dropKey + `ALTER TABLE processed_events ALTER COLUMN source DROP NOT NULL, ADD UNIQUE (key, operation, source)`,
-		[]string{"column nullable"}, true,
+		[]string{"column nullable"},
+		true,
 	},
 	{
 		"collation", `ALTER TABLE processed_events ALTER COLUMN key TYPE text COLLATE "en-x-icu"`,
-		[]string{"collation"}, true,
+		[]string{"collation"},
+		true,
 	},
 	{
 		"nondeterministic collation", `CREATE COLLATION blurred (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
 		ALTER TABLE processed_events ALTER COLUMN key TYPE text COLLATE blurred`,
-		[]string{"collation"}, true,
+		[]string{"collation"},
+		true,
 	},
 	{"table missing", `DROP TABLE processed_events`, []string{"table missing"}, true},
 	{"column missing", `ALTER TABLE processed_events DROP COLUMN payload_hash, DROP COLUMN failed`, []string{"column missing", "column missing"}, true},
 	{
 		"column type", `ALTER TABLE processed_events DROP CONSTRAINT processed_events_payload_hash_check, ALTER COLUMN payload_hash TYPE text`,
-		[]string{"column type"}, false,
+		[]string{"column type"},
+		false,
 	},
 	{"not logged", `ALTER TABLE processed_events SET UNLOGGED`, []string{"not logged"}, true},
 	{"trigger", `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';

@@ -37,8 +37,9 @@ func TestKeyStoredForm(t *testing.T) {
 }
 
 func TestKeyIsComparable(t *testing.T) {
-	require.True(t, stripe.Key("a") == stripe.Key("a"))
-	require.False(t, stripe.Key("a") == stripe.Key("b"))
+	a, same, b := stripe.Key("a"), stripe.Key("a"), stripe.Key("b")
+	require.True(t, a == same)
+	require.False(t, a == b)
 	require.False(t, stripe.Key("a") == stripe.Key("a").WithPayload(nil))
 	at := time.Date(2026, 11, 30, 12, 0, 0, 1000, time.UTC)
 	require.True(t, stripe.Key("a").OccurredAt(at) == stripe.Key("a").OccurredAt(at.In(time.FixedZone("x", 3600))))

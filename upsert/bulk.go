@@ -60,10 +60,10 @@ func (s *Stmt[T]) ExecMany(ctx context.Context, db DB, rows iter.Seq[T], each fu
 	}
 	// A prepared statement would get a generic plan from the sixth chunk on, made for ten rows and for the table as it was.
 	conn = withoutPlan(db, conn)
-	order := newOrder(s.p, b.t.l)
-	slices.SortStableFunc(b.rows, order.compare)
+	b.order = newOrder(s.p, b.t.l)
+	slices.SortStableFunc(b.rows, b.order.compare)
 	for rest := b.rows; len(rest) > 0; {
-		n := chunk(rest, order)
+		n := chunk(rest, b.order)
 		if err := b.send(ctx, conn, rest[:n]); err != nil {
 			return b.sum, err
 		}
@@ -78,6 +78,7 @@ type bulk[T any] struct {
 	t    *texts
 	each func(int, Result[T])
 
+	order  order
 	rows   []packed
 	total  int
 	sum    Summary
@@ -92,12 +93,15 @@ func (b *bulk[T]) collect(rows iter.Seq[T]) error {
 	}
 	var refused []placed[T]
 	var scratch []byte
-	for row := range rows {
-		args, err := b.p.args(b.t.l, reflect.ValueOf(&row).Elem(), b.total)
+	var buf []value
+	var row T
+	v := reflect.ValueOf(&row).Elem()
+	for row = range rows {
+		values, err := b.p.values(b.t.l, v, b.total, buf[:0])
 		if err != nil {
 			refused = append(refused, placed[T]{pos: b.total, res: Result[T]{Err: err}})
 		} else {
-			scratch = pack(scratch[:0], args)
+			buf, scratch = values, pack(scratch[:0], values)
 			b.rows = append(b.rows, packed{string(scratch), b.total})
 		}
 		b.total++
@@ -225,15 +229,14 @@ func (a *answers[T]) judge() {
 
 // query sends one statement and reads its answer.
 func (b *bulk[T]) query(ctx context.Context, conn pg.Conn, rows []packed, got func(line[T])) error {
-	sql := b.t.many
+	s := shape{withRows: b.each != nil, distinct: b.order.distinct(rows)}
 	var l line[T]
 	dest := []any{&l.first, &l.pos, &l.nth, &l.rank, &l.verdict}
-	if b.each != nil {
-		sql = b.t.manyRows
+	if s.withRows {
 		dest = append(dest, b.p.cells(b.t.l, &l.stored)...)
 	}
 	var none T
-	return conn.Query(ctx, sql, b.arrays(rows), func(scan func(...any) error) error {
+	return conn.Query(ctx, b.t.many[s], b.arrays(rows), func(scan func(...any) error) error {
 		l.stored = none
 		if err := scan(dest...); err != nil {
 			return err

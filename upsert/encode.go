@@ -19,9 +19,19 @@ import (
 // Every value goes to PostgreSQL as text, with a cast in the SQL. One form for all drivers and query modes is what makes
 // the same event, sent twice through different ones, equal to itself.
 
+// plain types need no look at their methods.
+var plain = map[reflect.Type]bool{
+	reflect.TypeFor[string](): true, reflect.TypeFor[bool](): true, reflect.TypeFor[int](): true, reflect.TypeFor[int32](): true,
+	reflect.TypeFor[int64](): true, reflect.TypeFor[float64](): true,
+}
+
 // encode returns the text form of v for a column of type oid, elem being the element's type of an array.
 func encode(v reflect.Value, oid, elem uint32) (text string, null bool, err error) {
-	text, null, err = encodeAny(v, oid, elem)
+	if plain[v.Type()] && !isJSON(oid) {
+		text, null, err = encodeKind(v, oid, elem)
+	} else {
+		text, null, err = encodeAny(v, oid, elem)
+	}
 	if err == nil && !null {
 		switch {
 		case strings.IndexByte(text, 0) >= 0:
@@ -40,9 +50,12 @@ func encodeAny(v reflect.Value, oid, elem uint32) (string, bool, error) {
 		}
 		return encodeAny(v.Elem(), oid, elem)
 	}
+	if v.Type() == timeType {
+		return encodeTime(v.Interface().(time.Time), oid), false, nil
+	}
 	if v.CanAddr() && v.Kind() != reflect.Pointer && !v.Type().Implements(valuerType) && !v.Type().Implements(textType) {
 		// Methods with a pointer receiver count too (big.Int).
-		if p := v.Addr(); p.Type().Implements(valuerType) || p.Type().Implements(textType) && v.Type() != timeType {
+		if p := v.Addr(); p.Type().Implements(valuerType) || p.Type().Implements(textType) {
 			return encodeAny(p, oid, elem)
 		}
 	}
@@ -67,9 +80,6 @@ func encodeAny(v reflect.Value, oid, elem uint32) (string, bool, error) {
 		if !v.Type().Implements(textType) || v.Elem().Type().Implements(textType) {
 			return encodeAny(v.Elem(), oid, elem)
 		}
-	}
-	if v.Type() == timeType {
-		return encodeTime(v.Interface().(time.Time), oid), false, nil
 	}
 	if isJSON(oid) {
 		return encodeJSON(v)
@@ -135,7 +145,11 @@ func encodeTime(t time.Time, oid uint32) string {
 
 // yearly formats t with a year as PostgreSQL reads it: there is no year 0, and years before it are BC.
 func yearly(t time.Time, layout, zone string) string {
-	year, era := t.Year(), ""
+	year := t.Year()
+	if year >= 1000 && year <= 9999 {
+		return t.Format("2006"+layout) + zone
+	}
+	era := ""
 	if year <= 0 {
 		year, era = 1-year, " BC"
 	}

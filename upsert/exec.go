@@ -36,9 +36,15 @@ func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {
 	if err != nil {
 		return Result[T]{}, err
 	}
-	args, err := p.args(t.l, reflect.ValueOf(&row).Elem(), -1)
+	values, err := p.values(t.l, reflect.ValueOf(&row).Elem(), -1, nil)
 	if err != nil {
 		return Result[T]{Err: err}, err
+	}
+	args := make([]any, len(values))
+	for i, v := range values {
+		if !v.null {
+			args[i] = v.text
+		}
 	}
 	for range tries {
 		var res Result[T]

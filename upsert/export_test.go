@@ -1,9 +1,7 @@
 package upsert
 
-// Texts returns the statements that s sends, once it has been used.
-func Texts(s Statement) (one, many string) {
+// Texts returns the statements that s sends, once it has been used: for one row, and for many.
+func Texts(s Statement) (one string, many func(withRows, distinct bool) string) {
 	t := s.plan().use.Load()
-	return t.one, t.manyRows
+	return t.one, func(withRows, distinct bool) string { return t.many[shape{withRows, distinct}] }
 }
-
-func Bare(s Statement) string { return s.plan().use.Load().many }

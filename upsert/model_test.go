@@ -133,39 +133,39 @@ func (m modelRule) one(e thing, stored *thing) (verdict, *thing) {
 	return verdict{0, upsert.ErrVersionConflict}, stored
 }
 
-// many applies the events of one key in one call.
-func (m modelRule) many(es []thing, stored *thing) ([]verdict, *thing) {
-	vs := make([]verdict, len(es))
+// many applies the events of one key in one call, and returns for each the row that it is told of too.
+func (m modelRule) many(es []thing, before *thing) (vs []verdict, told []*thing, after *thing) {
+	vs, told, after = make([]verdict, len(es)), make([]*thing, len(es)), before
 	win := -1
 	for i, e := range es {
-		if v, _ := m.one(e, stored); v.err != nil && errors.Is(v.err, upsert.ErrInvalidRow) {
-			vs[i] = v
+		if vs[i], _ = m.one(e, before); errors.Is(vs[i].err, upsert.ErrInvalidRow) {
 			continue
 		}
 		if win < 0 || m.versions > 0 && newer(e, es[win], m.versions) > 0 || m.versions == 0 && !m.first {
 			win = i
 		}
 	}
-	if win < 0 {
-		return vs, stored
+	if win >= 0 {
+		vs[win], after = m.one(es[win], before)
 	}
-	vs[win], stored = m.one(es[win], stored)
-	written := vs[win].outcome == upsert.Inserted || vs[win].outcome == upsert.Updated
 	for i, e := range es {
+		told[i] = before
+		if vs[i].outcome != upsert.Inserted && vs[i].outcome != upsert.Updated {
+			continue // settled by what was stored before
+		}
+		if told[i] = after; i == win {
+			continue
+		}
 		switch {
-		case i == win || vs[i].err != nil:
 		case m.first:
 			vs[i] = verdict{outcome: upsert.Unchanged}
 		case m.versions == 0:
 			vs[i] = verdict{outcome: upsert.Stale}
-			if !written && same(m.become(e, stored), *stored) {
-				vs[i] = verdict{outcome: upsert.Unchanged}
-			}
 		default:
-			vs[i], _ = m.one(e, stored)
+			vs[i], _ = m.one(e, after)
 		}
 	}
-	return vs, stored
+	return vs, told, after
 }
 
 // TestModel compares with a model: what every call says, row by row, and what is stored after it.
@@ -242,8 +242,14 @@ func check(rt *rapid.T, tx pgx.Tx, m modelRule, key string) {
 		}), 1, 5).Draw(rt, "events")
 		got := make([]upsert.Result[thing], len(events))
 		want := make([]verdict, len(events))
+		told := make([]*thing, len(events))
 		if rapid.Bool().Draw(rt, "bulk") {
-			_, err := m.stmt.ExecMany(ctx, tx, slices.Values(events), func(i int, r upsert.Result[thing]) { got[i] = r })
+			listed := rapid.Bool().Draw(rt, "listed")
+			var each func(int, upsert.Result[thing])
+			if listed {
+				each = func(i int, r upsert.Result[thing]) { got[i] = r }
+			}
+			sum, err := m.stmt.ExecMany(ctx, tx, slices.Values(events), each)
 			if err != nil && !errors.As(err, new(*upsert.RowError)) {
 				rt.Fatal(err)
 			}
@@ -255,23 +261,29 @@ func check(rt *rapid.T, tx pgx.Tx, m modelRule, key string) {
 						at, es = append(at, i), append(es, e)
 					}
 				}
-				var vs []verdict
-				vs, stored[k] = m.many(es, stored[k])
+				vs, rows, after := m.many(es, stored[k])
+				stored[k] = after
 				for j, i := range at {
-					want[i] = vs[j]
+					want[i], told[i] = vs[j], rows[j]
 				}
+			}
+			require.Equal(rt, count(want), sum, "%s: %v", m.name, events)
+			require.Equal(rt, sum.Failed > 0, err != nil)
+			if !listed {
+				continue
 			}
 		} else {
 			e := events[0]
 			events, got, want = events[:1], got[:1], want[:1]
 			got[0], _ = m.stmt.Exec(ctx, tx, e)
 			want[0], stored[e.ID] = m.one(e, stored[e.ID])
+			told[0] = stored[e.ID]
 		}
 		for i, e := range events {
 			require.ErrorIs(rt, got[i].Err, want[i].err, "%s: event %d: %s", m.name, i, show(e))
 			require.Equal(rt, want[i].outcome, got[i].Outcome, "%s: event %d: %s", m.name, i, show(e))
 			if !errors.Is(got[i].Err, upsert.ErrInvalidRow) {
-				require.Equal(rt, show(*stored[e.ID]), show(got[i].Stored), "%s: what event %d found stored", m.name, i)
+				require.Equal(rt, show(*told[i]), show(got[i].Stored), "%s: what event %d found stored", m.name, i)
 			}
 		}
 	}
@@ -287,6 +299,15 @@ func check(rt *rapid.T, tx pgx.Tx, m modelRule, key string) {
 	for k, row := range stored {
 		require.Nil(rt, row, "%s is not stored", k)
 	}
+}
+
+func count(vs []verdict) (s upsert.Summary) {
+	for _, v := range vs {
+		*map[upsert.Outcome]*int{
+			0: &s.Failed, upsert.Inserted: &s.Inserted, upsert.Updated: &s.Updated, upsert.Stale: &s.Stale, upsert.Unchanged: &s.Unchanged,
+		}[v.outcome]++
+	}
+	return s
 }
 
 func show(t thing) string {

@@ -2,6 +2,7 @@ package upsert
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -13,15 +14,14 @@ type packed struct {
 	pos  int
 }
 
-func pack(buf []byte, args []any) []byte {
-	for _, a := range args {
-		text, ok := a.(string)
-		if !ok {
+func pack(buf []byte, values []value) []byte {
+	for _, v := range values {
+		if v.null {
 			buf = append(buf, 0)
 			continue
 		}
-		buf = binary.AppendUvarint(buf, uint64(len(text))+1)
-		buf = append(buf, text...)
+		buf = binary.AppendUvarint(buf, uint64(len(v.text))+1)
+		buf = append(buf, v.text...)
 	}
 	return buf
 }
@@ -47,38 +47,73 @@ func unpack(data string) (text string, null bool, rest string) {
 
 // order is the order of keys, by which rows are spread over several statements. It agrees with the order inside each of
 // them for the types that it knows; otherwise two calls could meet in opposite orders.
-type order []func(a, b string) int
+type order struct {
+	columns []keyOrder
+	sure    bool // of all columns, values that compare as different are different to the server
+}
+
+type keyOrder struct {
+	at      int // position in a packed row
+	compare func(a, b string) int
+	sure    func(string) bool
+}
 
 func newOrder(p *plan, l *layout) order {
-	var o order
-	byKey := map[string]func(a, b string) int{}
-	for i, name := range p.keyColumns() {
-		c := l.byName[name]
-		compare := strings.Compare
-		switch c.OID {
-		case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.NumericOID, pgtype.OIDOID:
-			compare = compareDecimal
-		case pgtype.BPCharOID:
-			compare = func(a, b string) int { return strings.Compare(strings.TrimRight(a, " "), strings.TrimRight(b, " ")) }
+	o := order{sure: true}
+	names := p.keyColumns()
+	for _, i := range (writer{p: p, l: l}).lockOrder() {
+		if p.keys[i].expr != "" {
+			o.sure = false
+			continue
 		}
-		byKey[name] = func(a, b string) int { return compare(nth(a, i), nth(b, i)) }
-	}
-	w := writer{p: p, l: l}
-	for _, i := range w.lockOrder() {
-		if f := byKey[p.keys[i].column]; f != nil {
-			o = append(o, f)
+		c := l.byName[p.keys[i].column]
+		k := keyOrder{at: slices.Index(names, c.Name), compare: strings.Compare}
+		switch {
+		case c.OID == pgtype.BPCharOID:
+			k.compare = func(a, b string) int { return strings.Compare(strings.TrimRight(a, " "), strings.TrimRight(b, " ")) }
+		case c.isText() && !c.Fuzzy:
+			k.sure = func(string) bool { return true }
+		case c.OID == pgtype.Int2OID || c.OID == pgtype.Int4OID || c.OID == pgtype.Int8OID:
+			k.compare = compareDecimal
+			k.sure = func(s string) bool { _, _, _, ok := decimal(s); return ok }
+		case c.OID == pgtype.UUIDOID:
+			k.sure = func(s string) bool {
+				return len(s) == 36 && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-'
+			}
+		case c.OID == pgtype.NumericOID:
+			k.compare = compareDecimal
 		}
+		o.sure = o.sure && k.sure != nil
+		o.columns = append(o.columns, k)
 	}
 	return o
 }
 
 func (o order) compare(a, b packed) int {
-	for _, f := range o {
-		if c := f(a.data, b.data); c != 0 {
+	for _, k := range o.columns {
+		if c := k.compare(nth(a.data, k.at), nth(b.data, k.at)); c != 0 {
 			return c
 		}
 	}
 	return 0
+}
+
+// distinct says that no two of the sorted rows have the same key, also to the server.
+func (o order) distinct(rows []packed) bool {
+	if !o.sure {
+		return false
+	}
+	for i, r := range rows {
+		if i > 0 && o.compare(rows[i-1], r) == 0 {
+			return false
+		}
+		for _, k := range o.columns {
+			if !k.sure(nth(r.data, k.at)) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // nth returns the i-th value of a packed row; keys come first, and are not NULL.

@@ -13,11 +13,11 @@ import (
 //
 // Its answer is what [bulk] reads: a row for each one given, and for the written ones either a row each, or, without withRows and
 // where every row that was to be written has been, their number.
-func (w writer) many(withRows bool) string {
+func (w writer) many(s shape) string {
 	event, judged, absent, applied := w.cte("event"), w.cte("judged"), w.cte("absent"), w.cte("applied")
 	fromEvent := func(m member) string { return w.judgedColumn(m) }
 	var b strings.Builder
-	fmt.Fprintf(&b, "WITH %s AS MATERIALIZED (\n%s\n)", event, w.ranked())
+	fmt.Fprintf(&b, "WITH %s AS MATERIALIZED (\n%s\n)", event, w.ranked(s.distinct))
 	fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n  SELECT e.*, %s,\n       %s AS pgonce_verdict\n    FROM %s AS e\n    LEFT JOIN LATERAL (%s\n                        OFFSET 0) AS s ON true\n)",
 		judged, fold(w.storedColumns(), 9), w.verdict(func(m member) string { return at("s", m.column) }, "NULL"), event, w.storedRow())
 	if lost := w.absent(judged); lost != "" {
@@ -31,14 +31,14 @@ func (w writer) many(withRows bool) string {
 		} else {
 			source = ", " + resetHit
 			hit = "set_config('pgonce.hit', " + w.lockedKey() + ", true) IS NOT NULL"
-			isNew = readHit + " IS DISTINCT FROM " + w.keyRow("t") + "::text"
+			isNew = readHit + " IS DISTINCT FROM " + w.keyText("t")
 		}
 	}
 	fmt.Fprintf(&b, ", %s AS (\n  INSERT INTO %s AS t (%s)\n  SELECT %s\n    FROM %s AS e%s\n   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1\n   ORDER BY %s",
 		applied, w.p.table.Quoted(), fold(w.columns(), 9), fold(mapped(w.p.written, func(m member) string { return w.inserted(m, fromEvent) }), 9),
 		judged, source, strings.Join(w.sortKeys("e"), ", "))
 	fmt.Fprintf(&b, "\n  ON CONFLICT %s %s\n  RETURNING %s AS pgonce_new, %s%s\n)", w.target(), w.action(hit), isNew, fold(w.list("t"), 12), w.expressions())
-	if withRows {
+	if s.withRows {
 		return b.String() + "\n" + w.answer(applied, judged, true)
 	}
 
@@ -76,8 +76,8 @@ func (w writer) answer(applied, judged string, withRows bool) string {
 }
 
 // ranked returns the rows given, typed, with their place among those of the same key: pgonce_nth counts from the newest, and
-// pgonce_rank is 1 for all that share the newest version. Refused rows are counted apart, so that they cannot hide a good one.
-func (w writer) ranked() string {
+// pgonce_rank is 1 for all that share the newest version; where keys are distinct, there is nothing to find. Refused rows are counted apart, so that they cannot hide a good one.
+func (w writer) ranked(distinct bool) string {
 	params, names := []string{"$1::int8[]"}, []string{"pgonce_pos"}
 	for i := range w.p.written {
 		params, names = append(params, fmt.Sprintf("$%d::text[]", i+2)), append(names, fmt.Sprintf("c%d", i+1))
@@ -86,6 +86,11 @@ func (w writer) ranked() string {
 	checks := w.expressions()
 	if whens := w.refusals(); len(whens) > 0 {
 		checks += ",\n                 CASE " + strings.Join(whens, "\n                      ") + " END AS pgonce_refused"
+	}
+	inner := fmt.Sprintf("SELECT v.*%s\n            FROM (SELECT %s\n                    FROM unnest(%s) AS u (%s)) AS v",
+		checks, fold(values, 26), strings.Join(params, ", "), strings.Join(names, ", "))
+	if distinct {
+		return "  SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank\n    FROM (" + inner + ") AS q"
 	}
 	part := "PARTITION BY " + strings.Join(w.sortKeys("q"), ", ")
 	if len(w.refusals()) > 0 {
@@ -103,9 +108,8 @@ func (w writer) ranked() string {
 	if newest != "" {
 		rank = "rank() OVER (" + part + " ORDER BY " + newest + ")"
 	}
-	return fmt.Sprintf("  SELECT q.*, row_number() OVER (%s\n                                 ORDER BY %s) AS pgonce_nth,\n         %s AS pgonce_rank\n"+
-		"    FROM (SELECT v.*%s\n            FROM (SELECT %s\n                    FROM unnest(%s) AS u (%s)) AS v) AS q",
-		part, order, rank, checks, fold(values, 26), strings.Join(params, ", "), strings.Join(names, ", "))
+	return fmt.Sprintf("  SELECT q.*, row_number() OVER (%s\n                                 ORDER BY %s) AS pgonce_nth,\n         %s AS pgonce_rank\n    FROM (%s) AS q",
+		part, order, rank, inner)
 }
 
 // expressions returns the target's expressions in the scope of a row, as further columns.
@@ -186,22 +190,25 @@ func named(exprs []string, prefix string) string {
 	return strings.Join(parts, ", ")
 }
 
-// keyRow returns the key of a row in whose scope the expressions' columns stand alone.
-func (w writer) keyRow(alias string) string {
+// keyText returns the key of a row as one string, never empty, in a scope where the expressions' columns stand alone.
+func (w writer) keyText(alias string) string {
+	if len(w.p.keys) == 1 && w.p.keys[0].expr == "" {
+		return "'=' || " + at(alias, w.p.keys[0].column) + "::text"
+	}
 	return "ROW(" + joined(w.p.keys, ", ", func(k key) string {
 		if k.expr != "" {
 			return "(" + k.expr + ")"
 		}
 		return at(alias, k.column)
-	}) + ")"
+	}) + ")::text"
 }
 
-// lockedKey returns the key of the row that conflicts, as text. Beside excluded, an expression's columns would be ambiguous.
+// lockedKey is keyText of the row that conflicts. Beside excluded, an expression's columns would be ambiguous.
 func (w writer) lockedKey() string {
 	if w.expressions() == "" {
-		return w.keyRow("t") + "::text"
+		return w.keyText("t")
 	}
-	return "(SELECT " + w.keyRow("k") + "::text FROM (SELECT t.*) AS k)"
+	return "(SELECT " + w.keyText("k") + " FROM (SELECT t.*) AS k)"
 }
 
 // storedColumns returns the stored row's columns under names that do not meet the event's.
@@ -237,16 +244,19 @@ func (w writer) absent(judged string) string {
 	if len(ms) == 0 {
 		return ""
 	}
-	key := "ROW(" + joined(w.numbered(), ", ", func(i int) string {
-		if w.p.keys[i].expr != "" {
-			return fmt.Sprintf("e.pgonce_sk%d", i+1)
-		}
-		return w.judgedColumn(w.member(w.p.keys[i].column))
-	}) + ")::text"
+	key := "'=' || " + w.judgedColumn(w.member(w.p.keys[0].column)) + "::text"
+	if len(w.p.keys) > 1 || w.p.keys[0].expr != "" {
+		key = "ROW(" + joined(w.numbered(), ", ", func(i int) string {
+			if w.p.keys[i].expr != "" {
+				return fmt.Sprintf("e.pgonce_sk%d", i+1)
+			}
+			return w.judgedColumn(w.member(w.p.keys[i].column))
+		}) + ")::text"
+	}
 	return "  SELECT jsonb_object_agg(a.k, true) AS keys FROM (\n    " + joined(ms, "\n    UNION ALL ", func(m member) string {
 		return fmt.Sprintf("SELECT '%d' || %s AS k FROM %s AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1 AND %s IS NULL",
 			slices.IndexFunc(ms, func(o member) bool { return o.column == m.column }), key, judged, at("e", m.column))
-	}) + "\n  ) AS a"
+	}) + "\n  ) AS a WHERE a.k IS NOT NULL"
 }
 
 func (w writer) isAbsent(m member) string {

@@ -71,10 +71,15 @@ func (s *Stmt[T]) plan() *plan { return s.p }
 
 // texts are the statements for one table, as its catalog describes it.
 type texts struct {
-	l        *layout
-	one      string
-	many     string // without the stored rows
-	manyRows string
+	l    *layout
+	one  string
+	many map[shape]string
+}
+
+// shape is a form of the bulk statement.
+type shape struct {
+	withRows bool // the stored rows are wanted
+	distinct bool // no two rows have the same key
 }
 
 // prepare returns the statements, reading the catalog when it has not been read.
@@ -89,8 +94,10 @@ func (p *plan) prepare(ctx context.Context, conn pg.Conn) (*texts, error) {
 	if ps := p.layoutProblems(l); len(ps) > 0 {
 		return nil, &VerifyError{Problems: ps}
 	}
-	one, bulk := writer{p: p, l: l}, writer{p: p, l: l, bulk: true}
-	t := &texts{l: l, one: one.one(), many: bulk.many(false), manyRows: bulk.many(true)}
+	t := &texts{l: l, one: writer{p: p, l: l}.one(), many: map[shape]string{}}
+	for _, s := range []shape{{false, false}, {false, true}, {true, false}, {true, true}} {
+		t.many[s] = writer{p: p, l: l, bulk: true}.many(s)
+	}
 	p.use.Store(t)
 	return t, nil
 }
@@ -104,27 +111,33 @@ func (p *plan) failed(err error) error {
 	return fmt.Errorf("upsert into %s: %w", p.table, err)
 }
 
-// args returns the parameters for one row: strings, nil for NULL.
-func (p *plan) args(l *layout, row reflect.Value, index int) ([]any, error) {
-	args := make([]any, len(p.written))
-	for i, m := range p.written {
+// value is what goes to PostgreSQL for one column.
+type value struct {
+	text string
+	null bool
+}
+
+// values appends the parameters for one row to buf.
+func (p *plan) values(l *layout, row reflect.Value, index int, buf []value) ([]value, error) {
+	for _, m := range p.written {
 		c := l.byName[m.column]
 		text, null, err := encode(row.FieldByIndex(m.index), c.OID, c.Elem)
+		reason := ""
 		if err != nil {
-			return nil, &RowError{Table: p.table.String(), Index: index, Column: m.column, Reason: err.Error(), err: ErrInvalidRow}
+			reason = err.Error()
+		} else {
+			reason = unfit(m, c, text, null)
 		}
-		if reason := p.unfit(m, c, text, null); reason != "" {
+		if reason != "" {
 			return nil, &RowError{Table: p.table.String(), Index: index, Column: m.column, Reason: reason, err: ErrInvalidRow}
 		}
-		if !null {
-			args[i] = text
-		}
+		buf = append(buf, value{text, null})
 	}
-	return args, nil
+	return buf, nil
 }
 
 // unfit says why a key or a version cannot be used.
-func (p *plan) unfit(m member, c *column, text string, null bool) string {
+func unfit(m member, c *column, text string, null bool) string {
 	switch {
 	case m.role == roleKey && null:
 		return "the key is NULL, which never conflicts"
@@ -132,10 +145,17 @@ func (p *plan) unfit(m member, c *column, text string, null bool) string {
 		return ""
 	case null:
 		return "the version is NULL"
-	case text == encodeTime(time.Time{}, c.OID):
+	case c.isText():
+		return ""
+	case strings.HasPrefix(text, "0001-01-01") && text == encodeTime(time.Time{}, c.OID):
 		return "the version is the zero time"
-	case !c.isText() && slices.Contains([]string{"nan", "infinity", "+infinity", "inf", "+inf"}, strings.ToLower(strings.TrimSpace(text))):
+	case strings.ContainsAny(text, "iInN") && endless(text):
 		return "the version is not a finite value; nothing could be newer"
 	}
 	return ""
+}
+
+// endless says that a number or a time is greater than all others.
+func endless(text string) bool {
+	return slices.Contains([]string{"nan", "infinity", "+infinity", "inf", "+inf"}, strings.ToLower(strings.TrimSpace(text)))
 }

@@ -128,7 +128,7 @@ func (o Once) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Con
 		if err != nil {
 			return claim.Result{}, err
 		}
-		return claim.Do(ctx, seam, c, func(ctx context.Context) error { return fn(ctx, fnTx{tx}) })
+		return claim.Do(ctx, seam, c, func(ctx context.Context) error { return run(ctx, tx, fn) })
 	})
 }
 
@@ -137,7 +137,7 @@ func (o Once) Run(ctx context.Context, db DB, key idem.Key, fn func(context.Cont
 	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
 		var tx *sql.Tx
 		begun := func(t *sql.Tx) { tx = t }
-		return claim.Run(ctx, pg.FromSQLDB(db, o.TxOptions, begun), c, func(ctx context.Context) error { return fn(ctx, fnTx{tx}) })
+		return claim.Run(ctx, pg.FromSQLDB(db, o.TxOptions, begun), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
 	})
 }
 

@@ -164,6 +164,14 @@ func TestMisuse(t *testing.T) {
 			_, err := own.QueryContext(ctx, `SELECT generate_series(1, 100000)`)
 			return errors.Join(errFn, err)
 		}},
+		{"leaves rows of the outer one open", nil, func(ctx context.Context, outer *sql.Tx, _ idemsql.Tx) error {
+			_, err := outer.QueryContext(ctx, `SELECT generate_series(1, 100000)`)
+			return err
+		}},
+		{"leaves rows of the outer one open, and fails", errFn, func(ctx context.Context, outer *sql.Tx, _ idemsql.Tx) error {
+			_, err := outer.QueryContext(ctx, `SELECT generate_series(1, 100000)`)
+			return errors.Join(errFn, err)
+		}},
 		{"commits and begins anew in SQL", nil, func(ctx context.Context, _ *sql.Tx, own idemsql.Tx) error {
 			_, err := own.ExecContext(ctx, `COMMIT AND CHAIN`)
 			return err
@@ -201,9 +209,9 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// The same on a *sql.Conn, which has no Rollback: its connection is closed where it cannot be told to fail.
+// The same on a *sql.Conn, which has no Rollback.
 func TestMisuseOfConn(t *testing.T) {
-	sites(t, func(s *site) {
+	leave := func(s *site, closes bool, query func(*sql.Conn, idemsql.Tx) idemsql.Conn) {
 		key := stripe.Key("evt_1")
 		conn, err := s.sound.Conn(s.ctx)
 		require.NoError(s, err)
@@ -212,17 +220,28 @@ func TestMisuseOfConn(t *testing.T) {
 		var rows *sql.Rows
 		_, err = idemsql.Do(s.ctx, conn, key, func(ctx context.Context, own idemsql.Tx) error {
 			require.NoError(s, s.effect(key, new(atomic.Int32))(ctx, own))
-			rows, err = own.QueryContext(ctx, `SELECT generate_series(1, 100000)`)
+			rows, err = query(conn, own).QueryContext(ctx, `SELECT generate_series(1, 100000)`)
 			return err
 		})
-		require.Error(s, err)
+		require.ErrorContains(s, err, "rows are still open")
 		_ = rows.Close()
-		_, err = conn.ExecContext(s.ctx, `COMMIT`)
-		require.Error(s, err)
+		_, err = conn.ExecContext(s.ctx, `COMMIT`) // which says nothing of a transaction that had failed
+		require.Equal(s, closes, err != nil, "%v", err)
 		_ = conn.Close()
 		require.True(s, newDB(s.sound).Idle(s.ctx))
 		require.Zero(s, s.keys(key))
 		require.Zero(s, s.effects(key))
+	}
+	t.Run("leaves rows open", func(t *testing.T) {
+		sites(t, func(s *site) {
+			leave(s, false, func(_ *sql.Conn, own idemsql.Tx) idemsql.Conn { return own })
+		})
+	})
+	// The connection is closed where it cannot be told to fail. (Over stdlib, database/sql itself would wait for the rows.)
+	t.Run("leaves rows of the outer one open", func(t *testing.T) {
+		sites(t, func(s *site) {
+			leave(s, true, func(outer *sql.Conn, _ idemsql.Tx) idemsql.Conn { return outer })
+		}, "pq")
 	})
 }
 

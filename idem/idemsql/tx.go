@@ -5,6 +5,9 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+
+	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/pg"
 )
 
 // Tx is the transaction as fn sees it: everything but its end. It has the methods that sqlc (DBTX) and GORM (ConnPool)
@@ -19,25 +22,55 @@ type Tx interface {
 //
 // Why not hand out the *sql.Tx: its Commit and Rollback would have to be found out afterwards, when they can be kept from
 // being called at all.
-type fnTx struct{ tx Conn }
+type fnTx struct {
+	tx   Conn
+	rows *sql.Rows // the last ones: a connection has no room for others while some are open
+}
+
+// run calls fn with tx. Rows that fn leaves open are closed, for while they are open the server cannot be told anything.
+func run(ctx context.Context, tx Conn, fn func(context.Context, Tx) error) error {
+	t := &fnTx{tx: tx}
+	defer t.closeRows() // whatever becomes of fn
+	if err := fn(ctx, t); err != nil {
+		return err
+	}
+	if t.closeRows() {
+		return claim.Misuse(pg.ErrRowsOpen)
+	}
+	return nil
+}
+
+// closeRows reports whether there was something to close.
+func (t *fnTx) closeRows() bool {
+	if t.rows == nil {
+		return false
+	}
+	_, err := t.rows.Columns() // an error where they are closed
+	_ = t.rows.Close()
+	return err == nil
+}
 
 // whole returns the transaction behind the one that fn got: what a nested Do needs to fail it.
 func whole(tx Conn) Conn {
-	if t, ok := tx.(fnTx); ok {
+	if t, ok := tx.(*fnTx); ok {
 		return t.tx
 	}
 	return tx
 }
 
-func (t fnTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+func (t *fnTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	return t.tx.ExecContext(ctx, query, args...)
 }
 
-func (t fnTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return t.tx.QueryContext(ctx, query, args...)
+func (t *fnTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	rows, err := t.tx.QueryContext(ctx, query, args...)
+	if err == nil {
+		t.rows = rows
+	}
+	return rows, err
 }
 
-func (t fnTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+func (t *fnTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if q, ok := t.tx.(interface {
 		QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 	}); ok {
@@ -46,7 +79,7 @@ func (t fnTx) QueryRowContext(ctx context.Context, query string, args ...any) *s
 	return refusal(ctx)
 }
 
-func (t fnTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
+func (t *fnTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
 	if q, ok := t.tx.(interface {
 		PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
 	}); ok {

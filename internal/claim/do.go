@@ -48,10 +48,15 @@ func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) e
 		return err
 	}
 	if err := tx.Check(ctx, xid); err != nil {
-		return &Failure{Stage: stageFn, Err: err, Hint: "fn returned nil; it must return the error that it saw, close its rows, and leave the end of the transaction to its owner"}
+		return Misuse(err)
 	}
 	good = true
 	return nil
+}
+
+// Misuse is the failure of a call whose fn returned nil and left its transaction in a state that nil does not stand for.
+func Misuse(err error) *Failure {
+	return &Failure{Stage: stageFn, Err: err, Hint: "fn returned nil; it must return the error that it saw, close its rows, and leave the end of the transaction to its owner"}
 }
 
 // claim inserts the key; where it is there already, it says what its row means. The transaction id is 0 where tx has no

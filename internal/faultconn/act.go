@@ -194,7 +194,6 @@ func (c *conn) resume() {
 	if held {
 		c.out = passing
 	}
-	c.keep = false
 	c.mu.Unlock()
 	if held {
 		_, _ = c.raw.Write(c.heldOut) // the client's next Read learns of an error

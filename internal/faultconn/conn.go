@@ -218,7 +218,7 @@ func (c *conn) await() error {
 		select {
 		case <-release:
 			c.mu.Lock()
-			c.in, c.keep = passing, false
+			c.in = passing
 			c.mu.Unlock()
 			c.ready, c.heldIn = c.heldIn, nil
 			return nil

@@ -78,20 +78,24 @@ type owner struct {
 func newOwner(t *testing.T, role, dir string) *owner {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), roleEnv+"="+role, "PGSERVER_TEST_DIR="+dir)
+	cmd.Env = append(os.Environ(), roleEnv+"="+role, "PGSERVER_TEST_DIR="+dir, "PGDATESTYLE=German", "PGDATA=/nowhere")
+	cmd.Dir = t.TempDir() // where the server's account cannot go
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
+	o := &owner{cmd: cmd, stdin: stdin}
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
+		sweep(dir)
+		eventually(t, "the owner's folder is gone", func() bool { return !exists(o.folder) })
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	require.NoError(t, err)
-	o := &owner{cmd: cmd, stdin: stdin}
 	_, err = fmt.Sscan(line, &o.folder, &o.pid, &o.guard, &o.dsn)
 	require.NoError(t, err)
 	return o
@@ -110,7 +114,7 @@ func testDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "pgserver-test-")
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o777|os.ModeSticky))
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	return dir
 }
 

@@ -15,15 +15,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The owner dies, and the guard cleans up.
+// The owner dies, and the guard cleans up: of SIGKILL, and of Ctrl-C, which the terminal sends to all of a process group.
 func TestOwnerKilled(t *testing.T) {
 	t.Parallel()
-	o := newOwner(t, "start", testDir(t))
-	require.True(t, alive(o.pid))
-	require.Equal(t, 1, query[int](t, o.dsn, `SELECT 1`))
-	o.sigkill(t)
-	eventually(t, "the server is gone", func() bool { return !alive(o.pid) })
-	eventually(t, "the folder is gone", func() bool { return !exists(o.folder) })
+	for name, kill := range map[string]func(o *owner) error{
+		"killed":      func(o *owner) error { return o.cmd.Process.Kill() },
+		"interrupted": func(o *owner) error { return syscall.Kill(-o.cmd.Process.Pid, syscall.SIGINT) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOwner(t, "start", testDir(t))
+			require.True(t, alive(o.pid))
+			require.Equal(t, "ISO, MDY", query[string](t, o.dsn, `SHOW datestyle`), "its environment is not the server's")
+			require.NoError(t, kill(o))
+			o.cmd.Wait()
+			eventually(t, "the server is gone", func() bool { return !alive(o.pid) })
+			eventually(t, "the folder is gone", func() bool { return !exists(o.folder) })
+		})
+	}
 }
 
 // Owner and guard die, and the next Start cleans up.
@@ -55,7 +64,7 @@ func killGuard(t *testing.T, guard, server int) {
 	}
 }
 
-// Start leaves alone what is in use, kept, or not ours.
+// Sweeping leaves alone what is in use, kept, or not ours.
 func TestSweepLeaves(t *testing.T) {
 	t.Parallel()
 	dir := testDir(t)
@@ -72,7 +81,7 @@ func TestSweepLeaves(t *testing.T) {
 	linked := makeLeftover(t, dir, "linked", 0)
 	require.NoError(t, os.Link(filepath.Join(linked, lockFile), filepath.Join(dir, "second name")))
 
-	startServer(t, dir)
+	sweep(dir)
 	require.Equal(t, 1, query[int](t, used.dsn, `SELECT 1`))
 	require.Equal(t, 1, query[int](t, kept.dsn, `SELECT 1`))
 	for _, path := range []string{young, noLock, linked, kept.folder} {

@@ -3,9 +3,6 @@
 package pgserver
 
 import (
-	"context"
-	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -13,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,7 +17,10 @@ func joinServer(t *testing.T, dir string) *Server {
 	t.Helper()
 	s, err := Join(t.Context(), Config{TempDir: dir, Settings: FastAndUnsafe()})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Stop()) })
+	t.Cleanup(func() {
+		require.NoError(t, s.Stop())
+		sweep(dir) // does not wait for the guard
+	})
 	return s
 }
 
@@ -40,11 +39,6 @@ func TestJoin(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), fi.Mode().Perm())
 	require.True(t, belongsToUs(fi))
-
-	other, err := Join(t.Context(), Config{TempDir: dir})
-	require.NoError(t, err)
-	require.NotEqual(t, first.port, other.port, "other settings, other server")
-	require.NoError(t, other.Stop())
 
 	require.ErrorIs(t, second.Kill(), errShared)
 	require.ErrorIs(t, first.Restart(t.Context()), errShared)
@@ -102,28 +96,37 @@ func TestJoinProcesses(t *testing.T) {
 	requireEmpty(t, dir)
 }
 
-// All of them die, the guard too, and the next one does not take the orphan for a server that will stay.
-func TestJoinOrphan(t *testing.T) {
+// Nobody joins a server that died, nor one without a guard, which is an orphan when its owners have gone.
+func TestJoinNot(t *testing.T) {
 	t.Parallel()
 	dir := testDir(t)
-	o := newOwner(t, "join", dir)
-	killGuard(t, o.guard, o.pid)
-	o.sigkill(t)
+	dead := newOwner(t, "join", dir)
+	require.NoError(t, syscall.Kill(dead.pid, syscall.SIGKILL))
+	eventually(t, "the server is gone", func() bool { return !alive(dead.pid) })
+
+	orphan := newOwner(t, "join", dir)
+	require.NotEqual(t, dead.folder, orphan.folder)
+	require.Equal(t, 1, query[int](t, orphan.dsn, `SELECT 1`))
+	killGuard(t, orphan.guard, orphan.pid)
+	orphan.sigkill(t)
+
 	s := joinServer(t, dir)
-	require.NotEqual(t, o.dsn, s.DSN("postgres"))
-	require.False(t, alive(o.pid))
-	require.NoDirExists(t, o.folder)
+	require.NotEqual(t, orphan.folder, s.folder.path)
+	require.Equal(t, 1, query[int](t, s.DSN("postgres"), `SELECT 1`))
+	require.False(t, alive(orphan.pid))
+	require.NoDirExists(t, orphan.folder)
 }
 
-// A shared server that died is not joined.
-func TestJoinDeadServer(t *testing.T) {
+func TestShareKey(t *testing.T) {
 	t.Parallel()
-	dir := testDir(t)
-	o := newOwner(t, "join", dir)
-	require.NoError(t, syscall.Kill(o.pid, syscall.SIGKILL))
-	eventually(t, "the server is gone", func() bool { return !alive(o.pid) })
-	s := joinServer(t, dir)
-	require.Equal(t, 1, query[int](t, s.DSN("postgres"), `SELECT 1`))
+	keys := make(map[string]bool)
+	for _, bin := range []string{"/a", "/b"} {
+		for _, settings := range []map[string]string{nil, {"a": "1"}, {"a": "2"}, {"a": "1", "b": "2"}, {"a": "2", "b": "1"}} {
+			keys[shareKey(bin, settings)] = true
+			require.Contains(t, keys, shareKey(bin, settings))
+		}
+	}
+	require.Len(t, keys, 10)
 }
 
 // Whoever came in has what the guard runs until they leave, in every interleaving of coming and going with the guard's end.
@@ -165,54 +168,4 @@ func TestDoorStress(t *testing.T) {
 		eventually(t, "the folder is gone", func() bool { return !exists(f.path) })
 	}
 	t.Logf("%d came in, %d did not, the last after %v", in, out, wait)
-}
-
-// Whoever has joined has a server until they leave, in every interleaving of coming and going, also at the end of
-// the time in which the guard waits.
-func TestJoinStress(t *testing.T) {
-	t.Parallel()
-	dir := testDir(t)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	servers := make(map[int]bool)
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	for i := range 3 {
-		rnd := rand.New(rand.NewPCG(seed, uint64(i)))
-		wg.Go(func() {
-			for range 3 {
-				if err := stay(dir, rnd, func(port int) { mu.Lock(); servers[port] = true; mu.Unlock() }); err != nil {
-					t.Error(err)
-					return
-				}
-				// Aim at both sides of the moment at which the guard stops waiting.
-				time.Sleep(time.Duration(rnd.IntN(700)) * time.Millisecond)
-			}
-		})
-	}
-	wg.Wait()
-	t.Logf("%d servers for 9 stays", len(servers))
-	requireEmpty(t, dir)
-}
-
-// stay joins, uses the server for a while, and leaves.
-func stay(dir string, rnd *rand.Rand, saw func(port int)) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	s, err := Join(ctx, Config{TempDir: dir, Settings: FastAndUnsafe(), linger: 200 * time.Millisecond})
-	if err != nil {
-		return err
-	}
-	saw(s.port)
-	c, err := pgx.Connect(ctx, s.DSN("postgres"))
-	if err != nil {
-		return fmt.Errorf("a server that was joined is not there: %w", err)
-	}
-	defer c.Close(ctx)
-	for range rnd.IntN(10) {
-		if _, err := c.Exec(ctx, `SELECT pg_sleep(0.02)`); err != nil {
-			return fmt.Errorf("a server that was joined has gone: %w", err)
-		}
-	}
-	return s.Stop()
 }

@@ -48,7 +48,7 @@ func TestRecycle(t *testing.T) {
 		"large object":       {`SELECT lo_create(0)`, true},
 		"foreign data":       {`CREATE FOREIGN DATA WRAPPER w`, true},
 		"access method":      {`CREATE ACCESS METHOD am TYPE TABLE HANDLER heap_tableam_handler`, true},
-		"cast":               {`CREATE CAST (int8 AS bytea) WITH INOUT`, true},
+		"cast":               {`CREATE CAST (point AS int4) WITH INOUT`, true},
 		"system function":    {`CREATE FUNCTION pg_catalog.sneaky() RETURNS int4 LANGUAGE sql AS 'SELECT 1'`, true},
 		"no language":        {`DROP EXTENSION plpgsql`, true},
 	} {
