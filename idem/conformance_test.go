@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 				cfg := pgtest.Config(t)
 				cfg.ConnConfig.DefaultQueryExecMode = mode
 				cfg.MaxConns = 16
-				return pgxDB{migrated(t, pgtest.PoolConfig(t, cfg))}
+				return pgxDB{pgtest.PoolConfig(t, cfg)}
 			}})
 		})
 	}

@@ -20,7 +20,7 @@ import (
 // way is one way to run a key once, with its transaction.
 type way struct {
 	name  string
-	short bool // in the short form, too
+	short pgx.QueryExecMode // the one mode of the short form; 0: none
 	run   func(ctx context.Context, pool *pgxpool.Pool, key idem.Key, fn func(context.Context, pgx.Tx) error) (idem.Outcome, error)
 }
 
@@ -44,14 +44,14 @@ func doAndCommit(o idem.Once) func(context.Context, *pgxpool.Pool, idem.Key, fun
 }
 
 var ways = []way{
-	{"Run", true, func(ctx context.Context, pool *pgxpool.Pool, key idem.Key, fn func(context.Context, pgx.Tx) error) (idem.Outcome, error) {
+	{"Run", pgx.QueryExecModeCacheStatement, func(ctx context.Context, pool *pgxpool.Pool, key idem.Key, fn func(context.Context, pgx.Tx) error) (idem.Outcome, error) {
 		return idem.Run(ctx, pool, key, fn)
 	}},
-	{"Run with MaxWait", false, func(ctx context.Context, pool *pgxpool.Pool, key idem.Key, fn func(context.Context, pgx.Tx) error) (idem.Outcome, error) {
+	{"Run with MaxWait", 0, func(ctx context.Context, pool *pgxpool.Pool, key idem.Key, fn func(context.Context, pgx.Tx) error) (idem.Outcome, error) {
 		return idem.Once{MaxWait: 10 * time.Second}.Run(ctx, pool, key, fn)
 	}},
-	{"Do", false, doAndCommit(idem.Once{})},
-	{"Do with MaxWait", true, doAndCommit(idem.Once{MaxWait: 10 * time.Second})},
+	{"Do", 0, doAndCommit(idem.Once{})},
+	{"Do with MaxWait", pgx.QueryExecModeSimpleProtocol, doAndCommit(idem.Once{MaxWait: 10 * time.Second})},
 }
 
 // deliveries are what can be cut: a first one, and a duplicate.
@@ -65,7 +65,7 @@ var deliveries = []struct {
 func cuts(t *testing.T, cut func(s *site, w way, mode pgx.QueryExecMode, seen bool, script *faultconn.Script) *faultconn.Script, scripts func(side faultconn.Side, n int) []*faultconn.Script) {
 	for _, mode := range modes() {
 		for _, w := range ways {
-			if !long && !w.short {
+			if !long && w.short != mode {
 				continue
 			}
 			for _, d := range deliveries {

@@ -25,5 +25,6 @@
 // [Retryable] says whether the whole transaction may be run again with hope of success. [CommitUnknown] is for the error
 // of a COMMIT, which has three answers: yes, no, and unknown. [Code], [Constraint] and [Is] are for everything else.
 //
-// Every function may be called by any number of goroutines at once, and with a nil error.
+// The functions that take an error accept nil, and may be called by any number of goroutines at once. [IgnoreDuplicate] and
+// [SendBatch] are as safe as the transaction or pool that they are given.
 package pgerr

@@ -18,8 +18,9 @@ import (
 //   - fn returns another error: rolled back to the savepoint, and false with that error, unchanged.
 //   - fn panics, or ends its goroutine: rolled back to the savepoint, and the panic goes on.
 //
-// In each of these cases tx can go on, and the caller commits it or rolls it back. fn waits for a transaction that has
-// inserted the same row and not ended: true if that one commits, and false, the row being fn's, if it rolls back.
+// In each of these cases tx can go on, unless the connection was lost, and the caller commits it or rolls it back. An
+// insert in fn waits for a transaction that has inserted the same row and not ended: the result is true if that one commits,
+// and false, the row being fn's, if it rolls back.
 //
 // The name is read as by [Duplicate], with two differences. The constraint of a partition counts as that of its root, at
 // any depth. A name without a schema means the constraint that the search path finds, or the only one in the database
@@ -37,9 +38,9 @@ import (
 // error and is rolled back.
 //
 // Rolling back does not depend on ctx, and takes 5 seconds at most. Where it cannot be done the connection is closed, so
-// that nothing half done can be committed. The savepoint is always released: a loop over many messages does not pile them up.
-// Still, for many messages in one transaction ON CONFLICT DO NOTHING is cheaper: more than 64 savepoints with
-// writes in one transaction slow the whole server down.
+// that nothing half done can be committed. The savepoint is always released: a loop over many messages does not pile them
+// up. Still, for many messages in one transaction ON CONFLICT DO NOTHING is cheaper: more than 64 savepoints with writes in
+// one transaction slow the whole server down.
 func IgnoreDuplicate(
 	ctx context.Context, tx pgx.Tx, constraint string, fn func(ctx context.Context, tx pgx.Tx) error,
 ) (duplicate bool, err error) {

@@ -27,8 +27,8 @@ package pgerr
 // Where a value has two meanings the answer is true, so set a limit, and look at ctx.Err() as well:
 // [io.ErrUnexpectedEOF] and [io.EOF] are what is left of a connection when the server hangs up, and what a decoder says
 // about a body that was cut, so decode before the transaction. context.DeadlineExceeded inside a [pgconn.ConnectError] may
-// be the end of connect_timeout. A network error may be that of another client which fn uses. pgx/stdlib
-// returns [driver.ErrBadConn] for a statement that it did not send because the context was done.
+// be the end of connect_timeout. A network error may come from another client that the transaction's code uses.
+// pgx/stdlib returns [driver.ErrBadConn] for a statement that it did not send because the context was done.
 //
 // For the error of a COMMIT ask [CommitUnknown] first. A lost connection leaves open whether the transaction took place,
 // and Retryable cannot see which statement lost it; running it again is then right only if it can notice its own earlier

@@ -71,6 +71,9 @@ func TestRetryableValues(t *testing.T) {
 	serialization := &pgconn.PgError{Code: "40001"}
 	_, noFile := os.Open("/none/such")
 	dial := &net.OpError{Op: "dial", Err: errors.New("refused")}
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, dialCanceled := (&net.Dialer{}).DialContext(done, "tcp", "127.0.0.1:1")
 
 	for _, test := range []struct {
 		name string
@@ -89,6 +92,8 @@ func TestRetryableValues(t *testing.T) {
 		{"canceled", context.Canceled, false},
 		{"deadline", context.DeadlineExceeded, false},
 		{"network, canceled", &net.OpError{Op: "dial", Err: context.Canceled}, false},
+		{"dial, canceled", dialCanceled, false},
+		{"nothing sent", &stageError{"select", safe{}}, true},
 		{"network and canceled", errors.Join(dial, context.Canceled), false},
 		{"serialization and deadline", fmt.Errorf("%w: %w", context.DeadlineExceeded, serialization), false},
 		{"closed transaction", pgx.ErrTxClosed, false},

@@ -92,7 +92,7 @@ func (b *bulk[T]) collect(rows iter.Seq[T]) error {
 		return errors.New("upsert: rows is nil")
 	}
 	var refused []placed[T]
-	var scratch []byte
+	var packer packer
 	var buf []value
 	var row T
 	v := reflect.ValueOf(&row).Elem()
@@ -101,8 +101,8 @@ func (b *bulk[T]) collect(rows iter.Seq[T]) error {
 		if err != nil {
 			refused = append(refused, placed[T]{pos: b.total, res: Result[T]{Err: err}})
 		} else {
-			buf, scratch = values, pack(scratch[:0], values)
-			b.rows = append(b.rows, packed{string(scratch), b.total})
+			buf = values
+			b.rows = append(b.rows, packer.pack(values, b.total))
 		}
 		b.total++
 	}
@@ -113,12 +113,12 @@ func (b *bulk[T]) collect(rows iter.Seq[T]) error {
 // chunk returns how many of the sorted rows go into one statement. Equal keys stay together, within reason.
 func chunk(rows []packed, o order) int {
 	n, size := 0, 0
-	for n < len(rows) && n < chunkRows && (n == 0 || size+len(rows[n].data) <= chunkBytes) {
-		size += len(rows[n].data)
+	for n < len(rows) && n < chunkRows && (n == 0 || size+rows[n].size() <= chunkBytes) {
+		size += rows[n].size()
 		n++
 	}
 	for n < len(rows) && n < 2*chunkRows && size < 2*chunkBytes && o.compare(rows[n-1], rows[n]) == 0 {
-		size += len(rows[n].data)
+		size += rows[n].size()
 		n++
 	}
 	return n
@@ -261,12 +261,8 @@ func (b *bulk[T]) arrays(rows []packed) []any {
 			}
 		}
 		b.params[0] = strconv.AppendInt(b.params[0], int64(r.pos), 10)
-		data := r.data
-		for i := range b.p.written {
-			var text string
-			var null bool
-			text, null, data = unpack(data)
-			b.params[i+1] = appendElement(b.params[i+1], text, null)
+		for i, c := range r.cells {
+			b.params[i+1] = appendElement(b.params[i+1], c, c == null)
 		}
 	}
 	var args []any

@@ -134,13 +134,13 @@ func encodeTime(t time.Time, oid uint32) string {
 	case pgtype.DateOID: // a day is meant, so the zone that the value carries counts
 		return yearly(t, "-01-02", "")
 	case pgtype.TimeOID:
-		return t.Truncate(time.Microsecond).Format("15:04:05.000000")
+		return t.Truncate(time.Microsecond).Format("15:04:05.999999")
 	case pgtype.TimetzOID:
-		return t.Truncate(time.Microsecond).Format("15:04:05.000000Z07:00")
+		return t.Truncate(time.Microsecond).Format("15:04:05.999999Z07:00")
 	case pgtype.TimestampOID:
-		return yearly(t.UTC().Truncate(time.Microsecond), "-01-02 15:04:05.000000", "")
+		return yearly(t.UTC().Truncate(time.Microsecond), "-01-02 15:04:05.999999", "")
 	}
-	return yearly(t.UTC().Truncate(time.Microsecond), "-01-02 15:04:05.000000", "+00")
+	return yearly(t.UTC().Truncate(time.Microsecond), "-01-02 15:04:05.999999", "+00")
 }
 
 // yearly formats t with a year as PostgreSQL reads it: there is no year 0, and years before it are BC.

@@ -1,48 +1,46 @@
 package upsert
 
 import (
-	"encoding/binary"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// packed is a row in the form in which many of them wait: each value as its length plus one (0 for NULL), then its text.
+// packed is a row in the form in which many of them wait. A string in it is the row's own, not a copy.
 type packed struct {
-	data string
-	pos  int
+	cells []string
+	pos   int
 }
 
-func pack(buf []byte, values []value) []byte {
-	for _, v := range values {
-		if v.null {
-			buf = append(buf, 0)
-			continue
-		}
-		buf = binary.AppendUvarint(buf, uint64(len(v.text))+1)
-		buf = append(buf, v.text...)
+// null stands for NULL: a value cannot hold it.
+const null = "\x00"
+
+// packer makes packed rows from slabs, for there may be many.
+type packer struct{ slab []string }
+
+const slabRows = 1024
+
+func (p *packer) pack(values []value, pos int) packed {
+	if len(p.slab) < len(values) {
+		p.slab = make([]string, slabRows*len(values))
 	}
-	return buf
+	cells := p.slab[:len(values):len(values)]
+	p.slab = p.slab[len(values):]
+	for i, v := range values {
+		if cells[i] = v.text; v.null {
+			cells[i] = null
+		}
+	}
+	return packed{cells, pos}
 }
 
-// unpack returns the first value of data and what follows it.
-func unpack(data string) (text string, null bool, rest string) {
-	var n uint64
-	i := 0
-	for shift := 0; ; shift += 7 {
-		c := data[i]
-		i++
-		n |= uint64(c&0x7f) << shift
-		if c < 0x80 {
-			break
-		}
+func (r packed) size() int {
+	n := 0
+	for _, c := range r.cells {
+		n += len(c)
 	}
-	if n == 0 {
-		return "", true, data[i:]
-	}
-	end := i + int(n) - 1
-	return data[i:end], false, data[end:]
+	return n
 }
 
 // order is the order of keys, by which rows are spread over several statements. It agrees with the order inside each of
@@ -53,7 +51,7 @@ type order struct {
 }
 
 type keyOrder struct {
-	at      int // position in a packed row
+	at      int // position in a packed row; keys come first, and are not NULL
 	compare func(a, b string) int
 	sure    func(string) bool
 }
@@ -91,7 +89,7 @@ func newOrder(p *plan, l *layout) order {
 
 func (o order) compare(a, b packed) int {
 	for _, k := range o.columns {
-		if c := k.compare(nth(a.data, k.at), nth(b.data, k.at)); c != 0 {
+		if c := k.compare(a.cells[k.at], b.cells[k.at]); c != 0 {
 			return c
 		}
 	}
@@ -108,23 +106,12 @@ func (o order) distinct(rows []packed) bool {
 			return false
 		}
 		for _, k := range o.columns {
-			if !k.sure(nth(r.data, k.at)) {
+			if !k.sure(r.cells[k.at]) {
 				return false
 			}
 		}
 	}
 	return true
-}
-
-// nth returns the i-th value of a packed row; keys come first, and are not NULL.
-func nth(data string, i int) string {
-	for {
-		text, _, rest := unpack(data)
-		if i == 0 {
-			return text
-		}
-		data, i = rest, i-1
-	}
 }
 
 // compareDecimal compares two numbers by value where both are plain decimals, else by their text.

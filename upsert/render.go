@@ -117,12 +117,16 @@ func joined[E any](es []E, sep string, f func(E) string) string {
 
 // version returns the version and its tie-breakers as one value.
 func (w writer) version(alias string) string {
-	return "(" + joined(w.members(roleVersion), ", ", func(m member) string {
+	vs := mapped(w.members(roleVersion), func(m member) string {
 		if alias == "e" {
 			return exact(w.col(m), at(alias, m.column))
 		}
 		return at(alias, m.column)
-	}) + ")"
+	})
+	if len(vs) == 1 {
+		return vs[0]
+	}
+	return "(" + strings.Join(vs, ", ") + ")"
 }
 
 // obsolete is true where the event has nothing new for the row that stored names, and false or NULL where it does: a
@@ -162,7 +166,7 @@ func (w writer) inserted(m member, stored func(member) string) string {
 	e, c := at("e", m.column), w.col(m)
 	fill := stored(m)
 	if c.Default != "" {
-		fill = "coalesce(" + fill + ", " + c.Default + ")"
+		fill = "coalesce(" + fill + ", (" + c.Default + ")::" + c.Type + ")"
 	}
 	switch {
 	case m.role == roleSet:
@@ -222,13 +226,14 @@ func (w writer) same(stored func(member) string, next func(member) string) strin
 		}
 		return content(w.col(m), expr)
 	}
-	switch len(ms) {
-	case 0:
+	if len(ms) == 0 {
 		return "true"
-	case 1:
-		return left(ms[0]) + " IS NOT DISTINCT FROM " + right(ms[0])
 	}
-	return "(" + joined(ms, ", ", left) + ") IS NOT DISTINCT FROM (" + joined(ms, ", ", right) + ")"
+	all := "(" + joined(ms, ", ", left) + ") IS NOT DISTINCT FROM (" + joined(ms, ", ", right) + ")"
+	if len(ms) > 1 && len(all) < 120 {
+		return all
+	}
+	return joined(ms, "\n                 AND ", func(m member) string { return left(m) + " IS NOT DISTINCT FROM " + right(m) })
 }
 
 // next returns what the event e would make of m in the row that stored names.
@@ -265,7 +270,7 @@ func (w writer) action(hit string) string {
 		return "DO NOTHING"
 	}
 	set := w.members(roleSet, roleIfNotNull, roleTombstone, roleVersion)
-	s := "DO UPDATE\n     SET " + fold(mapped(set, func(m member) string { return pg.Quote(m.column) + " = " + w.updated(m) }), 9)
+	s := "DO UPDATE\n     SET " + joined(set, ",\n         ", func(m member) string { return pg.Quote(m.column) + " = " + w.updated(m) })
 	var guard string
 	if w.p.rule == byVersion {
 		guard = "(" + w.obsolete("t", "excluded") + ") IS NOT TRUE"

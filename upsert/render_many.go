@@ -17,9 +17,9 @@ func (w writer) many(s shape) string {
 	event, judged, absent, applied := w.cte("event"), w.cte("judged"), w.cte("absent"), w.cte("applied")
 	fromEvent := func(m member) string { return w.judgedColumn(m) }
 	var b strings.Builder
-	fmt.Fprintf(&b, "WITH %s AS MATERIALIZED (\n%s\n)", event, w.ranked(s.distinct))
-	fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n  SELECT e.*, %s,\n       %s AS pgonce_verdict\n    FROM %s AS e\n    LEFT JOIN LATERAL (%s\n                        OFFSET 0) AS s ON true\n)",
-		judged, fold(w.storedColumns(), 9), w.verdict(func(m member) string { return at("s", m.column) }, "NULL"), event, w.storedRow())
+	fmt.Fprintf(&b, "WITH %s AS (\n%s\n)", event, w.ranked(s.distinct))
+	fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n  SELECT %s,\n       %s AS pgonce_verdict\n    FROM %s AS e\n    LEFT JOIN LATERAL (%s\n                        OFFSET 0) AS s ON true\n)",
+		judged, fold(append([]string{"e.*"}, w.storedColumns(s.withRows)...), 9), w.verdict(func(m member) string { return at("s", m.column) }, "NULL"), event, w.storedRow())
 	if lost := w.absent(judged); lost != "" {
 		fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n%s\n)", absent, lost)
 	}
@@ -37,7 +37,12 @@ func (w writer) many(s shape) string {
 	fmt.Fprintf(&b, ", %s AS (\n  INSERT INTO %s AS t (%s)\n  SELECT %s\n    FROM %s AS e%s\n   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1\n   ORDER BY %s",
 		applied, w.p.table.Quoted(), fold(w.columns(), 9), fold(mapped(w.p.written, func(m member) string { return w.inserted(m, fromEvent) }), 9),
 		judged, source, strings.Join(w.sortKeys("e"), ", "))
-	fmt.Fprintf(&b, "\n  ON CONFLICT %s %s\n  RETURNING %s AS pgonce_new, %s%s\n)", w.target(), w.action(hit), isNew, fold(w.list("t"), 12), w.expressions())
+	returned := w.list("t")
+	if !s.withRows {
+		returned = mapped(w.p.keyColumns(), func(k string) string { return at("t", k) })
+	}
+	returned = append([]string{isNew + " AS pgonce_new"}, returned...)
+	fmt.Fprintf(&b, "\n  ON CONFLICT %s %s\n  RETURNING %s%s\n)", w.target(), w.action(hit), fold(returned, 12), w.expressions())
 	if s.withRows {
 		return b.String() + "\n" + w.answer(applied, judged, true)
 	}
@@ -211,11 +216,14 @@ func (w writer) lockedKey() string {
 	return "(SELECT " + w.keyText("k") + " FROM (SELECT t.*) AS k)"
 }
 
-// storedColumns returns the stored row's columns under names that do not meet the event's.
-func (w writer) storedColumns() []string {
+// storedColumns returns the stored row's columns under names that do not meet the event's: all of them, or those that are
+// needed to make the row to insert.
+func (w writer) storedColumns(all bool) []string {
 	var parts []string
 	for i, m := range w.all() {
-		parts = append(parts, fmt.Sprintf("%s AS pgonce_s%d", at("s", m.column), i+1))
+		if all || w.usesStored(m) || len(w.carried()) > 0 && m.role == roleKey {
+			parts = append(parts, fmt.Sprintf("%s AS pgonce_s%d", at("s", m.column), i+1))
+		}
 	}
 	if len(w.carried()) > 0 {
 		for i, k := range w.p.keys {

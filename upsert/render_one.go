@@ -57,8 +57,8 @@ func (w writer) one() string {
 	if len(refusals) > 0 {
 		b.WriteString("e.pgonce_refused IS NULL AND ")
 	}
-	fmt.Fprintf(&b, "NOT EXISTS (SELECT FROM %s AS s%s)\n  ON CONFLICT %s %s\n  RETURNING %s AS pgonce_new, %s\n)",
-		stored, w.settled(storedCol), w.target(), w.action(hit), isNew, fold(w.list("t"), 12))
+	fmt.Fprintf(&b, "NOT EXISTS (SELECT FROM %s AS s%s)\n  ON CONFLICT %s %s\n  RETURNING %s\n)",
+		stored, w.settled(storedCol), w.target(), w.action(hit), fold(append([]string{isNew + " AS pgonce_new"}, w.list("t")...), 12))
 
 	fmt.Fprintf(&b, "\nSELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,\n       %s\n  FROM %s AS a\nUNION ALL\n", fold(w.results("a"), 7), applied)
 	fmt.Fprintf(&b, "SELECT %s,\n       %s\n  FROM %s AS e LEFT JOIN %s AS s ON true\n WHERE NOT EXISTS (SELECT FROM %s)",

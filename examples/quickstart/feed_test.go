@@ -172,3 +172,27 @@ func TestManyFailures(t *testing.T) {
 	require.ErrorContains(t, err, "1000 deliveries failed")
 	require.Equal(t, maxErrs, strings.Count(err.Error(), "no use"))
 }
+
+// lineReader gives a line to each Read, and calls before(n) ahead of line n.
+type lineReader struct {
+	rest   []string
+	n      int
+	before func(n int)
+}
+
+func newLineReader(text string, before func(n int)) *lineReader {
+	return &lineReader{rest: strings.SplitAfter(text, "\n"), before: before}
+}
+
+func (r *lineReader) Read(p []byte) (int, error) {
+	if len(r.rest) == 0 || r.rest[0] == "" {
+		return 0, io.EOF
+	}
+	r.n++
+	r.before(r.n)
+	n := copy(p, r.rest[0])
+	if r.rest[0] = r.rest[0][n:]; r.rest[0] == "" {
+		r.rest = r.rest[1:]
+	}
+	return n, nil
+}

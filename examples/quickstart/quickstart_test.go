@@ -2,17 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,22 +20,10 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgserver"
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
 
 var seed = flag.Uint64("quickstart.seed", 0, "the seed of TestAnyOrder; 0: by the clock")
-
-// asProgram makes the test binary behave as the program itself.
-const asProgram = "QUICKSTART_TEST_AS_PROGRAM"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
-		main()
-		return
-	}
-	pgtest.Main(m)
-}
 
 // What must hold after any run of the file that comes with the program.
 const (
@@ -143,30 +129,6 @@ func TestAnyOrder(t *testing.T) {
 			requireShipped(t, poolOn(t, dsn))
 		})
 	}
-}
-
-// lineReader gives a line to each Read, and calls before(n) ahead of line n.
-type lineReader struct {
-	rest   []string
-	n      int
-	before func(n int)
-}
-
-func newLineReader(text string, before func(n int)) *lineReader {
-	return &lineReader{rest: strings.SplitAfter(text, "\n"), before: before}
-}
-
-func (r *lineReader) Read(p []byte) (int, error) {
-	if len(r.rest) == 0 || r.rest[0] == "" {
-		return 0, io.EOF
-	}
-	r.n++
-	r.before(r.n)
-	n := copy(p, r.rest[0])
-	if r.rest[0] = r.rest[0][n:]; r.rest[0] == "" {
-		r.rest = r.rest[1:]
-	}
-	return n, nil
 }
 
 func TestInterrupted(t *testing.T) {
@@ -382,77 +344,38 @@ func TestFailedDelivery(t *testing.T) {
 	require.Contains(t, out, "proof: 29 effects = 29 distinct events")
 }
 
-// Ctrl-C: the program ends by itself, says so by its exit code, and leaves nothing half done.
-func TestSignal(t *testing.T) {
+// Several programs feed the same file to one new database at once.
+func TestSeveralAtOnce(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
-	var b strings.Builder
-	const events = 50_000
-	for i := range events {
-		fmt.Fprintf(&b, `{"provider":"github","id":"%d","body":"{}"}`+"\n", i)
+	const programs = 3
+	outs, errs := make([]string, programs), make([]error, programs)
+	var wg sync.WaitGroup
+	for i := range programs {
+		wg.Go(func() { outs[i], errs[i] = runOn(t, t.Context(), dsn, opener(shipped)) })
 	}
-	file := filepath.Join(t.TempDir(), "deliveries.jsonl")
-	require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
-
-	cmd := program(t, "-dsn", dsn, "-deliveries", file)
-	var stdout, stderr strings.Builder
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	require.NoError(t, cmd.Start())
-	pool := poolOn(t, dsn)
-	require.Eventually(t, func() bool {
-		var n int
-		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM quickstart_ledger`).Scan(&n)
-		return err == nil && n > 0
-	}, 20*time.Second, 5*time.Millisecond)
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	require.Error(t, cmd.Wait())
-	require.Equal(t, 130, cmd.ProcessState.ExitCode(), stderr.String())
-	require.Contains(t, stderr.String(), "interrupted")
-	require.Contains(t, stderr.String(), ", 0 failed")
-	require.Empty(t, stdout.String())
-	require.Less(t, len(effects(t, pool)), events)
+	wg.Wait()
+	for i := range programs {
+		require.NoError(t, errs[i])
+		require.Contains(t, outs[i], shippedProof)
+	}
+	requireShipped(t, poolOn(t, dsn))
 }
 
-// program returns the command that runs this binary as the program.
-func program(t *testing.T, args ...string) *exec.Cmd {
-	t.Helper()
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), exe, args...)
-	cmd.Env = append(os.Environ(), asProgram+"=1")
-	return cmd
-}
-
-// Without -dsn a server of its own is started, and it is gone at the end, and so are its files.
-func TestPrivateServer(t *testing.T) {
+// IF NOT EXISTS alone would not do: in several sessions at once it fails on a unique index of the catalog.
+func TestSchemaAtOnce(t *testing.T) {
 	t.Parallel()
-	if _, err := pgserver.Find(t.Context()); err != nil {
-		t.Skip("the other tests run on a server that is not of this machine:", err)
-	}
-	dir, err := os.MkdirTemp("", "quickstart-test-") // t.TempDir is closed to the account that the server runs as
+	pool, err := connect(t.Context(), pgtest.DSN(t))
 	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	require.NoError(t, os.Chmod(dir, 0o755))
-	for _, interrupt := range []bool{false, true} {
-		cmd := program(t)
-		cmd.Env = append(cmd.Env, "TMPDIR="+dir)
-		var stdout, stderr strings.Builder
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		require.NoError(t, cmd.Start())
-		if interrupt {
-			require.Eventually(t, func() bool {
-				entries, err := os.ReadDir(dir)
-				return err == nil && len(entries) > 0
-			}, 10*time.Second, 5*time.Millisecond)
-			require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-			require.Error(t, cmd.Wait())
-			require.Equal(t, 130, cmd.ProcessState.ExitCode(), stderr.String())
-		} else {
-			require.NoError(t, cmd.Wait(), stderr.String())
-			require.Contains(t, stdout.String(), shippedProof)
+	t.Cleanup(pool.Close)
+	for range 5 {
+		var wg sync.WaitGroup
+		errs := make([]error, workers)
+		for i := range workers {
+			wg.Go(func() { _, errs[i] = pool.Exec(t.Context(), schema) })
 		}
-		entries, err := os.ReadDir(dir)
-		require.NoError(t, err)
-		require.Empty(t, entries)
+		wg.Wait()
+		require.NoError(t, errors.Join(errs...))
+		execute(t, pool, `DROP TABLE quickstart_ledger, quickstart_subscriptions`)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,14 +32,23 @@ var drivers = []struct {
 	{"stdlib/" + pgx.QueryExecModeDescribeExec.String(), overStdlib(pgx.QueryExecModeDescribeExec)},
 	{"stdlib/" + pgx.QueryExecModeExec.String(), overStdlib(pgx.QueryExecModeExec)},
 	{"stdlib/" + pgx.QueryExecModeSimpleProtocol.String(), overStdlib(pgx.QueryExecModeSimpleProtocol)},
-	{"pq", func(t testing.TB, dsn string, script *faultconn.Script) *sql.DB {
-		c, err := pq.NewConnector(dsn)
+	{"pq", overPQ("")},
+	{"pq/binary parameters", overPQ("binary_parameters=yes")},
+}
+
+func overPQ(option string) func(testing.TB, string, *faultconn.Script) *sql.DB {
+	return func(t testing.TB, dsn string, script *faultconn.Script) *sql.DB {
+		sep := "?"
+		if strings.Contains(dsn, sep) {
+			sep = "&"
+		}
+		c, err := pq.NewConnector(strings.TrimSuffix(dsn+sep+option, sep))
 		require.NoError(t, err)
 		if script != nil {
 			c.Dialer(script)
 		}
 		return sql.OpenDB(c)
-	}},
+	}
 }
 
 func overStdlib(mode pgx.QueryExecMode) func(testing.TB, string, *faultconn.Script) *sql.DB {

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,6 +55,9 @@ func sites(t *testing.T, test func(s *site), names ...string) {
 		})
 	}
 }
+
+// long asks for the long form of the fault tests: every driver, and every way.
+var long = os.Getenv("PGONCE_LONG") != ""
 
 // typical are the drivers in the modes that most use.
 var typical = []string{"stdlib/cache statement", "pq"}
@@ -399,15 +403,16 @@ func (t flakyTx) Rollback() error {
 
 // way is one way to run a key once, with its transaction.
 type way struct {
-	name string
-	run  func(ctx context.Context, db *sql.DB, key idem.Key, fn func(context.Context, idemsql.Tx) error) (idem.Outcome, error)
+	name  string
+	short bool // a duplicate, too, in the short form
+	run   func(ctx context.Context, db *sql.DB, key idem.Key, fn func(context.Context, idemsql.Tx) error) (idem.Outcome, error)
 }
 
 var ways = []way{
-	{"Run", func(ctx context.Context, db *sql.DB, key idem.Key, fn func(context.Context, idemsql.Tx) error) (idem.Outcome, error) {
+	{"Run", true, func(ctx context.Context, db *sql.DB, key idem.Key, fn func(context.Context, idemsql.Tx) error) (idem.Outcome, error) {
 		return idemsql.Run(ctx, db, key, fn)
 	}},
-	{"Do with MaxWait", func(ctx context.Context, db *sql.DB, key idem.Key, fn func(context.Context, idemsql.Tx) error) (idem.Outcome, error) {
+	{"Do with MaxWait", false, func(ctx context.Context, db *sql.DB, key idem.Key, fn func(context.Context, idemsql.Tx) error) (idem.Outcome, error) {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
 			return 0, err
@@ -424,9 +429,17 @@ var ways = []way{
 // Run and Do are cut at every message that they exchange, or their context cancelled there, one by one, and the delivery
 // is repeated: one effect, always.
 func TestCutAtEveryMessage(t *testing.T) {
+	names := typical
+	if long {
+		names = nil
+	}
 	for _, w := range ways {
 		for _, seen := range []bool{false, true} {
+			if seen && !w.short && !long {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s/seen %v", w.name, seen), func(t *testing.T) {
+				t.Parallel()
 				sites(t, func(s *site) {
 					number := 0
 					cut := func(script *faultconn.Script, cancels bool) {
@@ -461,7 +474,7 @@ func TestCutAtEveryMessage(t *testing.T) {
 						}
 					}
 					s.Logf("%d cuts", number)
-				}, typical...)
+				}, names...)
 			})
 		}
 	}

@@ -5,6 +5,7 @@ package claim
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -156,6 +157,24 @@ func (r *Record) State() State {
 	return Done
 }
 
+// hexed scans bytes from their hex text, and NULL as nil.
+type hexed []byte
+
+// Scan implements sql.Scanner, which pgx heeds as well.
+func (h *hexed) Scan(src any) (err error) {
+	switch src := src.(type) {
+	case nil:
+		*h = nil
+	case string:
+		*h, err = hex.DecodeString(src)
+	case []byte:
+		*h, err = hex.DecodeString(string(src))
+	default:
+		err = fmt.Errorf("cannot scan a %T as hex", src)
+	}
+	return err
+}
+
 func (c *Claim) key() []any { return []any{c.Source, c.Operation, c.Key} }
 
 // insertStmt is the claim as a statement; xid is set where it returns a row.
@@ -183,7 +202,7 @@ func (c *Claim) readStmt(r *Record) *pg.Stmt {
 	return &pg.Stmt{
 		SQL: c.SQL.read, Args: c.key(),
 		Dest: []any{
-			&r.PayloadHash, &r.Value, &r.Done, &r.Leased, &r.Failed, &r.Attempt, &r.ProcessedAt, &r.AgeMicros,
+			(*hexed)(&r.PayloadHash), (*hexed)(&r.Value), &r.Done, &r.Leased, &r.Failed, &r.Attempt, &r.ProcessedAt, &r.AgeMicros,
 		},
 	}
 }

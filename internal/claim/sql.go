@@ -34,9 +34,10 @@ const returningXID = `
 RETURNING pg_current_xact_id()::text::int8`
 
 // readSQL reads the row that the claim met. It is a statement of its own, for at READ COMMITTED a new statement sees
-// what was committed while the claim waited; the same read in a CTE of the claim would not.
+// what was committed while the claim waited; the same read in a CTE of the claim would not. Bytes come in hex by our own
+// doing: where a mode of the driver gets them as text, the session's bytea_output decides, and pgx reads one of its two.
 const readSQL = `
-SELECT payload_hash, value, lease_until IS NULL, coalesce(lease_until > clock_timestamp(), false), failed, attempt,
+SELECT encode(payload_hash, 'hex'), encode(value, 'hex'), lease_until IS NULL, coalesce(lease_until > clock_timestamp(), false), failed, attempt,
        (extract(epoch FROM processed_at) * 1000000)::int8,
        (extract(epoch FROM clock_timestamp() - processed_at) * 1000000)::int8
   FROM /*table*/processed_events

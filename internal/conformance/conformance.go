@@ -13,10 +13,12 @@ import (
 
 // Door opens databases through one front door and one mode of its driver.
 type Door struct {
-	// Open returns a new database in which the zero dedup.Table and the table effects (see Schema) have been made.
+	// Open returns an empty database of its own, which lasts until t ends. The suite makes its tables there.
 	Open func(t *testing.T) DB
 
 	Features Features
+
+	shelf *shelf
 }
 
 // Features are what doors may differ in, besides their types.
@@ -74,6 +76,7 @@ type Tx interface {
 
 // Run runs the suite.
 func Run(t *testing.T, door Door) {
+	door.shelf = &shelf{t: t, open: door.Open}
 	for _, group := range []struct {
 		name string
 		run  func(*testing.T, Door)

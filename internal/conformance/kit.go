@@ -24,13 +24,16 @@ func open(t *testing.T, door Door) kit {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
-	k := kit{t, ctx, door.Open(t)}
+	k := kit{t, ctx, door.shelf.take(ctx, t)}
 	t.Cleanup(func() {
 		// Whatever a test did, nothing of it may still be open.
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if !k.db.Idle(ctx) {
 			t.Error("a connection or a transaction is still open")
+		}
+		if !t.Failed() {
+			door.shelf.put(k.db)
 		}
 	})
 	return k

@@ -148,6 +148,13 @@ func outcomes(t *testing.T, door Door) {
 			k.exec(k.db, `INSERT INTO processed_events (source, operation, key, lease_until) VALUES ('stripe', 'activate', $1, `+lease+`)`, id)
 		}
 		k.exec(k.db, `INSERT INTO processed_events (source, operation, key, failed, value) VALUES ('stripe', 'activate', 'failed', true, 'declined')`)
+		for id, want := range map[string]idem.State{
+			"lives": idem.Reserved, "over": idem.Unfinished, "released": idem.Unfinished, "failed": idem.FinallyFailed,
+		} {
+			rec, err := k.db.Lookup(k.ctx, Settings{}, scope.Key(id))
+			require.NoError(t, err)
+			require.Equal(t, want, rec.State, id)
+		}
 		for id, want := range map[string]error{"lives": idem.ErrInProgress, "over": idem.ErrUnfinished, "released": idem.ErrUnfinished} {
 			tx := k.begin("")
 			_, err := tx.Do(k.ctx, Settings{}, scope.Key(id), k.never())

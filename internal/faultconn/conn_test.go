@@ -261,9 +261,37 @@ func TestHeldMessages(t *testing.T) {
 	client, server = ends(t, s)
 	require.NoError(t, write("a")(client))
 	require.NoError(t, client.Close())
+	require.Empty(t, s.stalled, "a long run must not collect connections")
 	s.Release()
 	_, err = server.Read(got)
 	require.Equal(t, io.EOF, err)
+}
+
+// Release in the middle of what begins a stall: there is none.
+func TestReleaseFromTheHook(t *testing.T) {
+	t.Parallel()
+	s := &Script{Mode: Stall}
+	s.Do = func(Message) { s.Release() }
+	client, server := ends(t, s)
+	require.NoError(t, write("a")(client))
+	_, err := io.ReadFull(server, make([]byte, len(query(t, "a"))))
+	require.NoError(t, err)
+	require.Equal(t, 1, s.Hits())
+}
+
+// With Repeat, too, nothing more is done to a connection that is broken, nor are its messages chosen.
+func TestOneFaultAConnection(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []Mode{DropBefore, DropReply, Stall} {
+		s := &Script{Mode: mode, Repeat: true}
+		client, _ := ends(t, s)
+		a := query(t, "a")
+		_, err := client.Write(append(a[:len(a):len(a)], a...))
+		require.NoError(t, err)
+		require.Equal(t, 1, s.Hits(), "%v", mode)
+		require.Equal(t, 1, s.Matches(), "%v", mode)
+		require.Equal(t, 2, s.Count(Frontend), "%v", mode)
+	}
 }
 
 func TestCloseTwice(t *testing.T) {

@@ -113,8 +113,9 @@ func TestTLS(t *testing.T) {
 	server := plain.plain.ConnConfig
 	proxy := tlsProxy(t, net.JoinHostPort(server.Host, strconv.Itoa(int(server.Port))))
 	for _, mode := range []faultconn.Mode{faultconn.DropBefore, faultconn.DropReply, faultconn.Reset} {
-		s := &faultconn.Script{When: faultconn.Commit, Mode: mode}
+		s, other := &faultconn.Script{When: faultconn.Commit, Mode: mode}, &faultconn.Script{}
 		b := plain.attach(t, s, func(cfg *pgxpool.Config) {
+			other.Attach(&cfg.ConnConfig.Config)
 			host, port, err := net.SplitHostPort(proxy)
 			require.NoError(t, err)
 			n, err := strconv.ParseUint(port, 10, 16)
@@ -133,6 +134,7 @@ func TestTLS(t *testing.T) {
 		require.Contains(t, types(s, faultconn.Frontend), "SSLRequest")
 		require.Contains(t, types(s, faultconn.Backend), "EncryptionAccepted")
 		require.Contains(t, b.trace(), "F Query begin")
+		require.Contains(t, other.String(), "F Query begin")
 		require.NoError(t, insert(b.ctx(), b.pool, 2))
 		b.pool.Close()
 	}

@@ -101,25 +101,19 @@ type sqlDB struct {
 // while it is committed. In between, where ctx itself would do, database/sql would roll back on its own account, in another
 // goroutine, as soon as ctx is done: while fn is running, or just before the COMMIT that was going to be sent.
 func (d *sqlDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, end)
 	opts := d.opts
 	// Why a retry of database/sql's own (driver.ErrBadConn, on another connection) does no harm here: it begins once more
 	// what has done nothing yet. In a transaction database/sql retries nothing.
 	tx, err := d.db.BeginTx(life, &opts)
+	stop()
 	if err != nil {
 		end()
 		return nil, sqlError(ctx, err)
 	}
 	own := &sqlOwnTx{sqlTx{sqlConn{tx}}, tx, end}
-	if !stop() {
-		own.Rollback(ctx)
-		return nil, ctx.Err()
-	}
-	if err := own.Send(ctx, stmts...); err != nil {
+	if err := own.Send(ctx, stmts...); err != nil { // as where ctx has ended meanwhile
 		own.Rollback(ctx)
 		return nil, err
 	}

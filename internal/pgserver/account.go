@@ -55,7 +55,7 @@ func (as *runAs) own(path string) error {
 	if as == nil {
 		return nil
 	}
-	return os.Chown(path, int(as.uid), int(as.gid))
+	return os.Lchown(path, int(as.uid), int(as.gid))
 }
 
 // reaches says whether the account can enter a folder, judged by the permissions for everybody on the way.

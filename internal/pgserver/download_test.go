@@ -125,6 +125,19 @@ func TestDownloadOnce(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// embedded-postgres leaves a log in the temporary folder.
+func TestDownloadLeavesNothing(t *testing.T) {
+	tmp := testDir(t)
+	t.Setenv("TMPDIR", tmp)
+	dir := filepath.Join(tmp, "x")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	_, err := Download(t.Context(), newRepository(t, fakeBinaries()).source(dir))
+	require.NoError(t, err)
+	left, err := os.ReadDir(tmp)
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+}
+
 func TestDownloadFails(t *testing.T) {
 	t.Parallel()
 	broken := fakeBinaries()

@@ -78,13 +78,15 @@ func flock(file *os.File, how int) error {
 	return syscall.Flock(int(file.Fd()), how|syscall.LOCK_NB)
 }
 
-// write makes a file that only the server's account may read.
-func (f *folder) write(name, text string) error {
-	path := filepath.Join(f.path, name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+// create makes a file that our own account alone may read. The server's account may write to the folder: a link that
+// it made is not followed.
+func (f *folder) create(name, text string) error {
+	file, err := os.OpenFile(filepath.Join(f.path, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
 		return err
 	}
-	return f.as.own(path)
+	_, err = file.WriteString(text)
+	return errors.Join(err, file.Close())
 }
 
 // remove removes the folder and gives up the lock.

@@ -78,7 +78,7 @@ type owner struct {
 func newOwner(t *testing.T, role, dir string) *owner {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), roleEnv+"="+role, "PGSERVER_TEST_DIR="+dir, "PGDATESTYLE=German", "PGDATA=/nowhere")
+	cmd.Env = append(os.Environ(), roleEnv+"="+role, "PGSERVER_TEST_DIR="+dir, "PGDATA=/nowhere", "PGPORT=1")
 	cmd.Dir = t.TempDir() // where the server's account cannot go
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Stderr = os.Stderr

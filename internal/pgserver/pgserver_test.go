@@ -74,19 +74,29 @@ func TestKillAndRestart(t *testing.T) {
 	dsn := s.DSN("postgres")
 	exec1(t, dsn, `CREATE TABLE t AS SELECT 42 AS x`)
 
-	idle, err := pgx.Connect(t.Context(), dsn)
+	// A session that has no time to notice that its server is gone.
+	busySession, err := pgx.Connect(t.Context(), dsn)
 	require.NoError(t, err)
-	defer idle.Close(context.Background())
+	defer busySession.Close(context.Background())
+	cut := make(chan error, 1)
+	go func() {
+		_, err := busySession.Exec(t.Context(), `SELECT count(*) FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b`)
+		cut <- err
+	}()
+	eventually(t, "it is busy", func() bool {
+		return query[int](t, dsn, `SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%1000000%'`) == 2
+	})
 	postmaster := s.proc.pid
 	kids, err := children(postmaster)
 	require.NoError(t, err)
-	require.Contains(t, kids, int(idle.PgConn().PID()))
+	require.Contains(t, kids, int(busySession.PgConn().PID()))
 
 	require.NoError(t, s.Kill())
 	require.NoError(t, s.Kill(), "a second Kill is no error")
 	for _, pid := range append(kids, postmaster) {
 		require.False(t, alive(pid))
 	}
+	require.Error(t, <-cut)
 	_, err = pgx.Connect(t.Context(), dsn)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 
@@ -95,9 +105,9 @@ func TestKillAndRestart(t *testing.T) {
 	require.NotEqual(t, postmaster, s.proc.pid)
 
 	// Of a running server it makes a new one too.
-	before := query[time.Time](t, dsn, `SELECT pg_postmaster_start_time()`)
+	began := query[time.Time](t, dsn, `SELECT pg_postmaster_start_time()`)
 	require.NoError(t, s.Restart(t.Context()))
-	require.NotEqual(t, before, query[time.Time](t, dsn, `SELECT pg_postmaster_start_time()`))
+	require.NotEqual(t, began, query[time.Time](t, dsn, `SELECT pg_postmaster_start_time()`))
 	require.Equal(t, 42, query[int](t, dsn, `SELECT x FROM t`))
 
 	// Between finding a free port and listening on it there is time for somebody else.
@@ -121,13 +131,18 @@ func TestKillAndRestart(t *testing.T) {
 	busy, err = net.Listen("tcp", mustParse(t, dsn).Host)
 	require.NoError(t, err)
 	defer busy.Close()
+	before, err := os.ReadFile(s.LogFile())
+	require.NoError(t, err)
 	restarted := make(chan error, 1)
 	go func() { restarted <- s.Restart(t.Context()) }()
 	select {
 	case err := <-restarted:
 		t.Fatalf("Restart returned with its port taken: %v", err)
-	case <-time.After(200 * time.Millisecond):
+	case <-time.After(time.Second):
 	}
+	after, err := os.ReadFile(s.LogFile())
+	require.NoError(t, err)
+	require.Equal(t, len(before), len(after), "it does not even try")
 	require.NoError(t, busy.Close())
 	require.NoError(t, <-restarted)
 	require.Equal(t, 42, query[int](t, dsn, `SELECT x FROM t`))

@@ -100,7 +100,7 @@ func (f *folder) startGuard(p *process, r *os.File, name string, args []string) 
 	if err := os.Remove(filepath.Join(f.path, "child")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	log, err := os.OpenFile(filepath.Join(f.path, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(filepath.Join(f.path, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (f *folder) startGuard(p *process, r *os.File, name string, args []string) 
 	linger := strconv.FormatFloat(f.linger.Seconds(), 'f', -1, 64)
 	cmd := exec.Command("/bin/sh", append([]string{"-c", guard, "pgserver", f.path, linger, name}, args...)...)
 	cmd.Dir = f.path // the caller's may be one that the account cannot enter
-	cmd.Env = environ()
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	// Never the caller's own output: "go test" waits for everybody who holds it.
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{r}
@@ -142,17 +142,6 @@ func (f *folder) childPid(done <-chan struct{}) (int, error) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-}
-
-// environ is our own environment without what would tell PostgreSQL's programs something else than their arguments.
-func environ() []string {
-	env := make([]string, 0, 16)
-	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "PG") && !strings.HasPrefix(kv, "LC_") && !strings.HasPrefix(kv, "LANG") {
-			env = append(env, kv)
-		}
-	}
-	return append(env, "LC_ALL=C")
 }
 
 // release gives the guard up. A program that still runs is then stopped by it, and its folder removed.

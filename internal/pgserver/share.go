@@ -100,7 +100,7 @@ func lockFolder(ctx context.Context, path string) (*os.File, error) {
 func (s *Server) publish(key string) error {
 	// For our own account alone, not for the server's.
 	text := strings.Join([]string{key, s.version, s.password}, "\n")
-	if err := os.WriteFile(filepath.Join(s.folder.path, sharedFile), []byte(text), 0o600); err != nil {
+	if err := s.folder.create(sharedFile, text); err != nil {
 		return fmt.Errorf("pgserver: share the server: %w", err)
 	}
 	return nil

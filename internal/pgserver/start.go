@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -20,7 +21,7 @@ func (s *Server) create(ctx context.Context, settings map[string]string) error {
 	// superuser can run programs (COPY ... TO PROGRAM) as the account that started it. SCRAM, because every
 	// driver has it and md5 is on its way out.
 	pwfile := filepath.Join(s.folder.path, "password")
-	if err := s.folder.write("password", s.password+"\n"); err != nil {
+	if err := errors.Join(s.folder.create("password", s.password+"\n"), s.folder.as.own(pwfile)); err != nil {
 		return fmt.Errorf("pgserver: write password: %w", err)
 	}
 	defer os.Remove(pwfile)
@@ -129,7 +130,7 @@ func (s *Server) logTail() string {
 }
 
 func appendFile(path, text string) error {
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}

@@ -38,8 +38,7 @@ func (s *Server) destroy() error {
 	return err
 }
 
-// Kill ends the server and all its sessions by SIGKILL, as the loss of the machine would; the data stays as it is.
-// See [Server.Restart].
+// Kill ends the server and all its sessions by SIGKILL; the data stays as it was at that moment. See [Server.Restart].
 func (s *Server) Kill() error {
 	if s.shared {
 		return errShared
@@ -118,7 +117,7 @@ func (s *Server) Keep() (stop string, err error) {
 	if len(lines) == 0 {
 		return "", errors.New("pgserver: no server to keep")
 	}
-	if err := s.folder.write(keepFile, ""); err != nil {
+	if err := s.folder.create(keepFile, ""); err != nil {
 		return "", err
 	}
 	guard := s.door

@@ -33,6 +33,10 @@ func fromDocker(ctx context.Context) (*server, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, dockerTimeout)
 	defer cancel()
+	command := []string{"postgres"}
+	for name, value := range settings() {
+		command = append(command, "-c", name+"="+value)
+	}
 	req := testcontainers.GenericContainerRequest{
 		ContainerRequest: testcontainers.ContainerRequest{
 			Image:        cmp.Or(os.Getenv("PGONCE_TEST_IMAGE"), "postgres:18-alpine"),
@@ -42,10 +46,7 @@ func fromDocker(ctx context.Context) (*server, error) {
 				"POSTGRES_PASSWORD":    rand.Text(),
 				"POSTGRES_INITDB_ARGS": "--locale=C --encoding=UTF8 --no-sync",
 			},
-			Cmd: []string{
-				"postgres", "-c", "max_connections=500",
-				"-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off",
-			},
+			Cmd: command,
 		},
 		Started: true,
 		Logger:  log.NewNoopLogger(),

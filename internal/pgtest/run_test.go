@@ -17,28 +17,32 @@ import (
 func TestNoServer(t *testing.T) {
 	t.Parallel()
 	nothing := []string{"PATH=/nowhere", "HOME=", "PGONCE_TEST_SOURCES=url,docker"}
-	for name, env := range map[string][]string{
-		"with Main":    nothing,
-		"without Main": append(nothing, roleEnv+"=without Main"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			began := time.Now()
-			out, code := run(t, "TestChildPasses", env...)
-			require.Equal(t, 1, code, out)
-			require.Equal(t, 1, strings.Count(out, "no PostgreSQL to test on"), out)
-			for _, help := range []string{
-				"apt-get install postgresql", "dnf install", "brew install", "docker",
-				"export PGONCE_TEST_DATABASE_URL=", "PGONCE_PG_BIN",
-				"url: PGONCE_TEST_DATABASE_URL is not set", "docker: no Docker engine",
-			} {
-				require.Contains(t, out, help)
-			}
-			require.NotContains(t, out, "SKIP")
-			require.NotContains(t, out, "PASS")
-			require.Less(t, time.Since(began), 20*time.Second)
-		})
+	check := func(t *testing.T, messages int, env ...string) string {
+		began := time.Now()
+		out, code := run(t, "TestChild(Passes|Fails)", env...)
+		require.Equal(t, 1, code, out)
+		require.Equal(t, messages, strings.Count(out, "no PostgreSQL to test on"), out)
+		for _, help := range []string{
+			"apt-get install postgresql", "dnf install", "brew install", "docker",
+			"export PGONCE_TEST_DATABASE_URL=", "PGONCE_PG_BIN",
+			"url: PGONCE_TEST_DATABASE_URL is not set", "docker: no Docker engine",
+		} {
+			require.Contains(t, out, help)
+		}
+		require.NotContains(t, out, "SKIP")
+		require.NotContains(t, out, "PASS")
+		require.Less(t, time.Since(began), time.Minute)
+		return out
 	}
+	t.Run("with Main", func(t *testing.T) {
+		t.Parallel()
+		require.NotContains(t, check(t, 1, nothing...), "=== RUN", "no test is begun")
+	})
+	t.Run("without Main", func(t *testing.T) {
+		t.Parallel()
+		out := check(t, 2, append(nothing, roleEnv+"=without Main")...)
+		require.Contains(t, out, "--- FAIL: TestChildPasses")
+	})
 	// Nothing runs, so nothing is needed.
 	cmd := exec.Command(os.Args[0], "-test.list=TestChildPasses")
 	cmd.Env = nothing

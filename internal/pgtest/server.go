@@ -5,8 +5,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -172,8 +174,11 @@ func (s *server) shown(database string) string {
 		return s.dsn(database)
 	}
 	c := s.admin.Config().ConnConfig
-	u := url.URL{Scheme: "postgres", Host: fmt.Sprintf("%s:%d", c.Host, c.Port), User: url.UserPassword(c.User, "xxxxx"), Path: database}
-	return u.Redacted()
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(c.User, "xxxxx"),
+		Host: net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))), Path: "/" + database,
+	}
+	return u.String()
 }
 
 // waitForServer connects to a server that is still starting.

@@ -98,10 +98,7 @@ func fromDownload(ctx context.Context) (*server, error) {
 
 // private starts a private server, or joins the one that another package of this run has started.
 func private(ctx context.Context, bin string) (*server, error) {
-	settings := pgserver.FastAndUnsafe()
-	// The packages that are tested at once share it.
-	settings["max_connections"] = "500"
-	pg, err := pgserver.Join(ctx, pgserver.Config{BinDir: bin, Settings: settings})
+	pg, err := pgserver.Join(ctx, pgserver.Config{BinDir: bin, Settings: settings()})
 	if err != nil {
 		return nil, err
 	}
@@ -113,4 +110,18 @@ func private(ctx context.Context, bin string) (*server, error) {
 	}
 	s.stop, s.keep = pg.Stop, pg.Keep
 	return s, nil
+}
+
+// settings are those of a server that is ours.
+func settings() map[string]string {
+	return map[string]string{
+		// Nothing waits for the disk. COMMIT still waits for the operating system, so that a crash of the server loses
+		// nothing.
+		"fsync":            "off",
+		"full_page_writes": "off",
+		// The packages that are tested at once share the server.
+		"max_connections": "500",
+		// It would start a worker for each of the many databases, all the time, and write behind the backs of tests that count.
+		"autovacuum": "off",
+	}
 }

@@ -1,0 +1,280 @@
+package upsert_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgonce/pgonce/internal/pgserver"
+	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/upsert"
+)
+
+// Stale and Unchanged write nothing: no row version, no transaction id, no WAL.
+func TestNoWrite(t *testing.T) {
+	t.Parallel()
+	onKinds(t, func(t *testing.T, pool *pgxpool.Pool, kind string) {
+		ctx := context.Background()
+		create(t, pool, kind, "orders", orderColumns)
+		var stored, again []order
+		for i := range 50 {
+			stored = append(stored, order{fmt.Sprint(i), "s", noon, 5})
+			again = append(again, order{fmt.Sprint(i), "s", noon, 4 + i%2})
+		}
+		_, err := orders.ExecMany(ctx, pool, slices.Values(stored), nil)
+		require.NoError(t, err)
+		tx, err := pool.Begin(ctx)
+		require.NoError(t, err)
+		defer tx.Rollback(ctx)
+		// What the backend did before is in there until it is reported.
+		const writtenSQL = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0) FROM pg_stat_xact_user_tables"
+		tuples := get[int](t, tx, writtenSQL)
+		for range 10 {
+			for i, row := range again {
+				res, err := orders.Exec(ctx, tx, row)
+				require.NoError(t, err)
+				require.Equal(t, []upsert.Outcome{upsert.Stale, upsert.Unchanged}[i%2], res.Outcome)
+			}
+			sum, err := orders.ExecMany(ctx, tx, slices.Values(again), nil)
+			require.NoError(t, err)
+			require.Equal(t, upsert.Summary{Stale: 25, Unchanged: 25}, sum)
+			sum, err = orders.ExecMany(ctx, tx, slices.Values(again), func(int, upsert.Result[order]) {})
+			require.NoError(t, err)
+			require.Equal(t, upsert.Summary{Stale: 25, Unchanged: 25}, sum)
+		}
+		require.True(t, get[bool](t, tx, "SELECT pg_current_xact_id_if_assigned() IS NULL"), "the transaction has written")
+		require.Equal(t, tuples, get[int](t, tx, writtenSQL))
+
+		one, many := upsert.Texts(orders)
+		for i := range 2 {
+			require.Zero(t, walRecords(t, tx, one, again[i].ID, "s", "2026-03-01 12:00Z", fmt.Sprint(again[i].Rank)))
+			for _, distinct := range []bool{false, true} {
+				for _, listed := range []bool{false, true} {
+					require.Zero(t, walRecords(t, tx, many(listed, distinct), "{0}", "{"+again[i].ID+"}", "{s}", "{2026-03-01 12:00Z}", fmt.Sprintf("{%d}", again[i].Rank)))
+				}
+			}
+		}
+		require.NotZero(t, walRecords(t, tx, one, "0", "s", "2026-03-01 12:00Z", "6"), "what writes is seen to")
+	})
+}
+
+// walRecords runs a statement, and returns how many records of WAL it made.
+func walRecords(t *testing.T, tx pgx.Tx, sql string, args ...any) int {
+	t.Helper()
+	var plan []struct {
+		Plan struct {
+			Records int `json:"WAL Records"`
+		}
+	}
+	text := get[string](t, tx, "EXPLAIN (ANALYZE, WAL, FORMAT JSON) "+sql, append([]any{pgx.QueryExecModeExec}, args...)...)
+	require.NoError(t, json.Unmarshal([]byte(text), &plan))
+	return plan[0].Plan.Records
+}
+
+// turns counts how often a connection changes from sending to receiving: the round trips.
+type turns struct {
+	net.Conn
+	n    *atomic.Int64
+	sent *atomic.Bool
+}
+
+func (c turns) Write(b []byte) (int, error) {
+	c.sent.Store(true)
+	return c.Conn.Write(b)
+}
+
+func (c turns) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 && c.sent.Swap(false) {
+		c.n.Add(1)
+	}
+	return n, err
+}
+
+func TestRoundTrips(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for _, mode := range queryModes {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			cfg := pgtest.Config(t)
+			var n atomic.Int64
+			dial := cfg.ConnConfig.DialFunc
+			cfg.ConnConfig.DefaultQueryExecMode = mode
+			cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := dial(ctx, network, addr)
+				return turns{conn, &n, new(atomic.Bool)}, err
+			}
+			pool := pgtest.PoolConfig(t, cfg)
+			create(t, pool, "plain", "orders", orderColumns)
+			conn, err := pool.Acquire(ctx)
+			require.NoError(t, err)
+			defer conn.Release()
+			count := func(want int64, what string, call func()) {
+				t.Helper()
+				before := n.Load()
+				call()
+				require.Equal(t, want, n.Load()-before, what)
+			}
+			stmt := upsert.Into[order]("orders").OnConflict("id").Set("status").Version("at", "rank").MustBuild()
+			one := func(row order) func() {
+				return func() {
+					_, err := stmt.Exec(ctx, conn, row)
+					require.NoError(t, err)
+				}
+			}
+			many := func(rows ...order) func() {
+				return func() {
+					_, err := stmt.ExecMany(ctx, conn, slices.Values(rows), nil)
+					require.NoError(t, err)
+				}
+			}
+			// Where statements are described first, that is a trip of its own: each time, or once.
+			describe, cached := int64(0), int64(0)
+			switch mode {
+			case pgx.QueryExecModeDescribeExec:
+				describe = 1
+			case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe:
+				cached = 1
+			}
+			a := order{"1", "s", noon, 1}
+			count(2+2*(describe+cached), "the first use reads the catalog", one(a))
+			count(1+describe, "unchanged", one(a))
+			count(1+describe, "stale", one(order{"1", "s", noon, 0}))
+			count(1+describe, "updated", one(order{"1", "s", noon, 2}))
+			count(1+describe, "inserted", one(order{"2", "s", noon, 2}))
+			count(1, "many", many(a, order{"2", "s", noon, 3}, order{"3", "s", noon, 3}))
+			count(1, "many of one key", many(order{"4", "s", noon, 1}, order{"4", "s", noon, 2}))
+			count(2, "many of one version", many(order{"5", "s", noon, 1}, order{"5", "s", noon, 1}))
+			count(3, "2,500 rows", many(benchRows(2500, 1)...))
+			count(0, "none", many())
+		})
+	}
+}
+
+// What a call needs on top of its rows is at most three times their size, garbage that waits for collection among it.
+func TestManyMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes 100,000 rows")
+	}
+	ctx := context.Background()
+	pool := pgtest.Pool(t)
+	create(t, pool, "plain", "orders", orderColumns)
+	const n = 100_000
+	live := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	empty := live()
+	rows := make([]order, n)
+	for i := range rows {
+		rows[i] = order{fmt.Sprintf("order_%08d_%s", i*7919%n, strings.Repeat("k", 20)), fmt.Sprintf("status %d %s", i, strings.Repeat("x", 60)), noon, i}
+	}
+	size := live() - empty
+
+	var peak atomic.Uint64
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		var m runtime.MemStats
+		for tick := time.NewTicker(2 * time.Millisecond); ; {
+			select {
+			case <-stop:
+				tick.Stop()
+				return
+			case <-tick.C:
+				runtime.ReadMemStats(&m)
+				peak.Store(max(peak.Load(), m.HeapAlloc))
+			}
+		}
+	}()
+	begin := time.Now()
+	sum, err := orders.ExecMany(ctx, pool, slices.Values(rows), nil)
+	took := time.Since(begin)
+	close(stop)
+	<-stopped
+	require.NoError(t, err)
+	require.Equal(t, upsert.Summary{Inserted: n}, sum)
+	require.NotZero(t, peak.Load())
+	ratio := float64(peak.Load()-empty-size) / float64(size)
+	t.Logf("%d rows of %d MiB in %s, %d MiB on top of them at the peak, %.2f times their size", n, size>>20, took.Round(time.Millisecond),
+		(peak.Load()-empty-size)>>20, ratio)
+	require.LessOrEqual(t, ratio, 3.0)
+	runtime.KeepAlive(rows)
+}
+
+// 1,000 rows in one call, against as many calls: the bounds hold for the best of a few rounds, in which nothing else took the processor.
+func TestManyIsFaster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it measures time")
+	}
+	ctx := context.Background()
+	pool := durable(t)
+	create(t, pool, "plain", "orders", orderColumns)
+	conn, err := pool.Acquire(ctx)
+	require.NoError(t, err)
+	defer conn.Release()
+	best := map[string]time.Duration{}
+	lap := func(name string, call func() error) {
+		t.Helper()
+		begin := time.Now()
+		require.NoError(t, call())
+		if d := time.Since(begin); best[name] == 0 || d < best[name] {
+			best[name] = d
+		}
+	}
+	singles := func(db upsert.DB, rows []order) error {
+		for _, row := range rows {
+			if _, err := orders.Exec(ctx, db, row); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var autocommit, inTx float64
+	for round := 0; round < 20 && (autocommit < 20 || inTx < 10); round++ {
+		lap("many", func() error {
+			_, err := orders.ExecMany(ctx, conn, slices.Values(benchRows(1000, 3*round)), nil)
+			return err
+		})
+		lap("in one transaction", func() error {
+			return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return singles(tx, benchRows(1000, 3*round+1)) })
+		})
+		lap("autocommit", func() error { return singles(conn, benchRows(1000, 3*round+2)) })
+		autocommit = float64(best["autocommit"]) / float64(best["many"])
+		inTx = float64(best["in one transaction"]) / float64(best["many"])
+	}
+	t.Logf("%v: %.1f times less than autocommit, %.1f times less than in one transaction", best, autocommit, inTx)
+	require.GreaterOrEqual(t, autocommit, 20.0)
+	require.GreaterOrEqual(t, inTx, 10.0)
+}
+
+// durable returns a server that waits for the disk, as one in production does, where one can be started.
+func durable(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	server, err := pgserver.Start(ctx, pgserver.Config{})
+	if err != nil {
+		t.Logf("on the server of all tests, as none of its own could be started: %v", err)
+		return pgtest.Pool(t)
+	}
+	t.Cleanup(func() { require.NoError(t, server.Stop()) })
+	pool, err := pgxpool.New(ctx, server.DSN("postgres"))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}

@@ -1,0 +1,270 @@
+-- SQL(), with id, status, plan, amount, updated_at
+INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
+VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT ("id") DO UPDATE
+   SET "status" = excluded."status",
+       "plan" = coalesce(excluded."plan", t."plan"),
+       "amount" = coalesce(excluded."amount", t."amount"),
+       "updated_at" = excluded."updated_at"
+ WHERE t."updated_at" < excluded."updated_at" OR t."updated_at" IS NULL;
+
+-- One row, PostgreSQL 14 to 17
+WITH event AS (
+  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "plan",
+         $4::numeric AS "amount", $5::timestamp with time zone AS "updated_at"
+), stored AS MATERIALIZED (
+  SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
+    FROM "subscription" AS s
+   WHERE s."id" = $1::text
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
+  SELECT e."id", e."status", e."plan", coalesce(e."amount", s."amount"), e."updated_at"
+    FROM event AS e LEFT JOIN stored AS s ON true, set_config('pgonce.hit', '', true)
+   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = excluded."status",
+         "plan" = coalesce(excluded."plan", t."plan"),
+         "amount" = coalesce($4::numeric, t."amount"),
+         "updated_at" = excluded."updated_at"
+   WHERE set_config('pgonce.hit', '1', true) IS NOT NULL
+     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING current_setting('pgonce.hit', true) = '' AS pgonce_new, t."id", t."status", t."plan", t."amount",
+            t."updated_at"
+)
+SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
+       a."id", a."status", a."plan", a."amount", a."updated_at"
+  FROM applied AS a
+UNION ALL
+SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END,
+       s."id", s."status", s."plan", s."amount", s."updated_at"
+  FROM event AS e LEFT JOIN stored AS s ON true
+ WHERE NOT EXISTS (SELECT FROM applied);
+
+-- One row, from PostgreSQL 18
+WITH event AS (
+  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "plan",
+         $4::numeric AS "amount", $5::timestamp with time zone AS "updated_at"
+), stored AS MATERIALIZED (
+  SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
+    FROM "subscription" AS s
+   WHERE s."id" = $1::text
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
+  SELECT e."id", e."status", e."plan", coalesce(e."amount", s."amount"), e."updated_at"
+    FROM event AS e LEFT JOIN stored AS s ON true
+   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = excluded."status",
+         "plan" = coalesce(excluded."plan", t."plan"),
+         "amount" = coalesce($4::numeric, t."amount"),
+         "updated_at" = excluded."updated_at"
+   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING old."id" IS NULL AS pgonce_new, t."id", t."status", t."plan", t."amount", t."updated_at"
+)
+SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
+       a."id", a."status", a."plan", a."amount", a."updated_at"
+  FROM applied AS a
+UNION ALL
+SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END,
+       s."id", s."status", s."plan", s."amount", s."updated_at"
+  FROM event AS e LEFT JOIN stored AS s ON true
+ WHERE NOT EXISTS (SELECT FROM applied);
+
+-- Many rows, PostgreSQL 14 to 17
+WITH event AS (
+  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+                                 ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
+         rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
+    FROM (SELECT v.*
+            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
+                          u.c3::text AS "plan", u.c4::numeric AS "amount",
+                          u.c5::timestamp with time zone AS "updated_at"
+                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5)) AS v) AS q
+), judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s4,
+       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM event AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), absent AS MATERIALIZED (
+  SELECT jsonb_object_agg(a.k, true) AS keys FROM (
+    SELECT '0' || '=' || e.pgonce_s1::text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1 AND e."amount" IS NULL
+  ) AS a WHERE a.k IS NOT NULL
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
+  SELECT e."id", e."status", e."plan", coalesce(e."amount", e.pgonce_s4), e."updated_at"
+    FROM judged AS e, set_config('pgonce.hit', '', true)
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
+   ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = excluded."status",
+         "plan" = coalesce(excluded."plan", t."plan"),
+         "amount" = CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END,
+         "updated_at" = excluded."updated_at"
+   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
+     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id"
+), tally AS (
+  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
+         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
+    FROM applied AS a
+)
+SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+ UNION ALL
+SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+  FROM judged AS e
+ WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
+ UNION ALL
+SELECT * FROM (
+SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
+  FROM (
+    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
+      FROM applied AS a
+     UNION ALL
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+      FROM judged AS e
+  ) AS r
+ ORDER BY r.pgonce_g1, r.pgonce_pos
+) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+
+-- Many rows, from PostgreSQL 18
+WITH event AS (
+  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+                                 ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
+         rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
+    FROM (SELECT v.*
+            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
+                          u.c3::text AS "plan", u.c4::numeric AS "amount",
+                          u.c5::timestamp with time zone AS "updated_at"
+                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5)) AS v) AS q
+), judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s4,
+       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM event AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), absent AS MATERIALIZED (
+  SELECT jsonb_object_agg(a.k, true) AS keys FROM (
+    SELECT '0' || '=' || e.pgonce_s1::text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1 AND e."amount" IS NULL
+  ) AS a WHERE a.k IS NOT NULL
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
+  SELECT e."id", e."status", e."plan", coalesce(e."amount", e.pgonce_s4), e."updated_at"
+    FROM judged AS e
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
+   ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = excluded."status",
+         "plan" = coalesce(excluded."plan", t."plan"),
+         "amount" = CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END,
+         "updated_at" = excluded."updated_at"
+   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING old."id" IS NULL AS pgonce_new, t."id"
+), tally AS (
+  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
+         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
+    FROM applied AS a
+)
+SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+ UNION ALL
+SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+  FROM judged AS e
+ WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
+ UNION ALL
+SELECT * FROM (
+SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
+  FROM (
+    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
+      FROM applied AS a
+     UNION ALL
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+      FROM judged AS e
+  ) AS r
+ ORDER BY r.pgonce_g1, r.pgonce_pos
+) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+
+-- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
+WITH event AS (
+  SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
+    FROM (SELECT v.*
+            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
+                          u.c3::text AS "plan", u.c4::numeric AS "amount",
+                          u.c5::timestamp with time zone AS "updated_at"
+                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5)) AS v) AS q
+), judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."plan" AS pgonce_s3, s."amount" AS pgonce_s4,
+         s."updated_at" AS pgonce_s5,
+       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM event AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), absent AS MATERIALIZED (
+  SELECT jsonb_object_agg(a.k, true) AS keys FROM (
+    SELECT '0' || '=' || e.pgonce_s1::text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1 AND e."amount" IS NULL
+  ) AS a WHERE a.k IS NOT NULL
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
+  SELECT e."id", e."status", e."plan", coalesce(e."amount", e.pgonce_s4), e."updated_at"
+    FROM judged AS e, set_config('pgonce.hit', '', true)
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
+   ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = excluded."status",
+         "plan" = coalesce(excluded."plan", t."plan"),
+         "amount" = CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END,
+         "updated_at" = excluded."updated_at"
+   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
+     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id",
+            t."status", t."plan", t."amount", t."updated_at"
+)
+SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
+       r."id", r."status", r."plan", r."amount", r."updated_at"
+  FROM (
+    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
+           a."id", a."status", a."plan", a."amount", a."updated_at"
+      FROM applied AS a
+     UNION ALL
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, ''),
+           e.pgonce_s1 AS "id", e.pgonce_s2 AS "status", e.pgonce_s3 AS "plan", e.pgonce_s4 AS "amount",
+           e.pgonce_s5 AS "updated_at"
+      FROM judged AS e
+  ) AS r
+ ORDER BY r.pgonce_g1, r.pgonce_pos;

@@ -1,0 +1,248 @@
+-- SQL(), with id, status, plan, updated_at, rank
+INSERT INTO "subscription" AS t ("id", "status", "plan", "updated_at", "rank")
+VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT ("id") DO UPDATE
+   SET "status" = excluded."status",
+       "plan" = excluded."plan",
+       "updated_at" = excluded."updated_at",
+       "rank" = excluded."rank"
+ WHERE ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE;
+
+-- One row, PostgreSQL 14 to 17
+WITH event AS (
+  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "plan",
+         $4::timestamp with time zone AS "updated_at", $5::integer AS "rank"
+), stored AS MATERIALIZED (
+  SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
+    FROM "subscription" AS s
+   WHERE s."id" = $1::text
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "plan", "updated_at", "rank")
+  SELECT e."id", e."status", e."plan", e."updated_at", e."rank"
+    FROM event AS e, set_config('pgonce.hit', '', true)
+   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE (s."updated_at", s."rank") >= (e."updated_at", e."rank"))
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = excluded."status",
+         "plan" = excluded."plan",
+         "updated_at" = excluded."updated_at",
+         "rank" = excluded."rank"
+   WHERE set_config('pgonce.hit', '1', true) IS NOT NULL
+     AND ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE
+  RETURNING current_setting('pgonce.hit', true) = '' AS pgonce_new, t."id", t."status", t."plan",
+            t."updated_at", t."rank"
+)
+SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
+       a."id", a."status", a."plan", a."updated_at", a."rank"
+  FROM applied AS a
+UNION ALL
+SELECT CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN 'raced'
+            WHEN (s."updated_at", s."rank") > (e."updated_at", e."rank") THEN 'stale'
+            WHEN (s."status", s."plan") IS NOT DISTINCT FROM (e."status", e."plan") THEN 'unchanged'
+            ELSE 'conflict' END,
+       s."id", s."status", s."plan", s."updated_at", s."rank"
+  FROM event AS e LEFT JOIN stored AS s ON true
+ WHERE NOT EXISTS (SELECT FROM applied);
+
+-- One row, from PostgreSQL 18
+WITH event AS (
+  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "plan",
+         $4::timestamp with time zone AS "updated_at", $5::integer AS "rank"
+), stored AS MATERIALIZED (
+  SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
+    FROM "subscription" AS s
+   WHERE s."id" = $1::text
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "plan", "updated_at", "rank")
+  SELECT e."id", e."status", e."plan", e."updated_at", e."rank"
+    FROM event AS e
+   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE (s."updated_at", s."rank") >= (e."updated_at", e."rank"))
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = excluded."status",
+         "plan" = excluded."plan",
+         "updated_at" = excluded."updated_at",
+         "rank" = excluded."rank"
+   WHERE ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE
+  RETURNING old."id" IS NULL AS pgonce_new, t."id", t."status", t."plan", t."updated_at", t."rank"
+)
+SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
+       a."id", a."status", a."plan", a."updated_at", a."rank"
+  FROM applied AS a
+UNION ALL
+SELECT CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN 'raced'
+            WHEN (s."updated_at", s."rank") > (e."updated_at", e."rank") THEN 'stale'
+            WHEN (s."status", s."plan") IS NOT DISTINCT FROM (e."status", e."plan") THEN 'unchanged'
+            ELSE 'conflict' END,
+       s."id", s."status", s."plan", s."updated_at", s."rank"
+  FROM event AS e LEFT JOIN stored AS s ON true
+ WHERE NOT EXISTS (SELECT FROM applied);
+
+-- Many rows, PostgreSQL 14 to 17
+WITH event AS (
+  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+                                 ORDER BY q."updated_at" DESC, q."rank" DESC, q.pgonce_pos) AS pgonce_nth,
+         rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC, q."rank" DESC) AS pgonce_rank
+    FROM (SELECT v.*
+            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
+                          u.c3::text AS "plan", u.c4::timestamp with time zone AS "updated_at",
+                          u.c5::integer AS "rank"
+                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5)) AS v) AS q
+), judged AS MATERIALIZED (
+  SELECT e.*,
+       CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN NULL
+            WHEN (s."updated_at", s."rank") > (e."updated_at", e."rank") THEN 'stale'
+            WHEN (s."status", s."plan") IS NOT DISTINCT FROM (e."status", e."plan") THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM event AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "plan", "updated_at", "rank")
+  SELECT e."id", e."status", e."plan", e."updated_at", e."rank"
+    FROM judged AS e, set_config('pgonce.hit', '', true)
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
+   ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = excluded."status",
+         "plan" = excluded."plan",
+         "updated_at" = excluded."updated_at",
+         "rank" = excluded."rank"
+   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
+     AND ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE
+  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id"
+), tally AS (
+  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
+         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
+    FROM applied AS a
+)
+SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+ UNION ALL
+SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+  FROM judged AS e
+ WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
+ UNION ALL
+SELECT * FROM (
+SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
+  FROM (
+    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
+      FROM applied AS a
+     UNION ALL
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+      FROM judged AS e
+  ) AS r
+ ORDER BY r.pgonce_g1, r.pgonce_pos
+) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+
+-- Many rows, from PostgreSQL 18
+WITH event AS (
+  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+                                 ORDER BY q."updated_at" DESC, q."rank" DESC, q.pgonce_pos) AS pgonce_nth,
+         rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC, q."rank" DESC) AS pgonce_rank
+    FROM (SELECT v.*
+            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
+                          u.c3::text AS "plan", u.c4::timestamp with time zone AS "updated_at",
+                          u.c5::integer AS "rank"
+                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5)) AS v) AS q
+), judged AS MATERIALIZED (
+  SELECT e.*,
+       CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN NULL
+            WHEN (s."updated_at", s."rank") > (e."updated_at", e."rank") THEN 'stale'
+            WHEN (s."status", s."plan") IS NOT DISTINCT FROM (e."status", e."plan") THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM event AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "plan", "updated_at", "rank")
+  SELECT e."id", e."status", e."plan", e."updated_at", e."rank"
+    FROM judged AS e
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
+   ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = excluded."status",
+         "plan" = excluded."plan",
+         "updated_at" = excluded."updated_at",
+         "rank" = excluded."rank"
+   WHERE ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE
+  RETURNING old."id" IS NULL AS pgonce_new, t."id"
+), tally AS (
+  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
+         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
+    FROM applied AS a
+)
+SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+ UNION ALL
+SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+  FROM judged AS e
+ WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
+ UNION ALL
+SELECT * FROM (
+SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
+  FROM (
+    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
+      FROM applied AS a
+     UNION ALL
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+      FROM judged AS e
+  ) AS r
+ ORDER BY r.pgonce_g1, r.pgonce_pos
+) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+
+-- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
+WITH event AS (
+  SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
+    FROM (SELECT v.*
+            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
+                          u.c3::text AS "plan", u.c4::timestamp with time zone AS "updated_at",
+                          u.c5::integer AS "rank"
+                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5)) AS v) AS q
+), judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."plan" AS pgonce_s3, s."updated_at" AS pgonce_s4,
+         s."rank" AS pgonce_s5,
+       CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN NULL
+            WHEN (s."updated_at", s."rank") > (e."updated_at", e."rank") THEN 'stale'
+            WHEN (s."status", s."plan") IS NOT DISTINCT FROM (e."status", e."plan") THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM event AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "plan", "updated_at", "rank")
+  SELECT e."id", e."status", e."plan", e."updated_at", e."rank"
+    FROM judged AS e, set_config('pgonce.hit', '', true)
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
+   ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = excluded."status",
+         "plan" = excluded."plan",
+         "updated_at" = excluded."updated_at",
+         "rank" = excluded."rank"
+   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
+     AND ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE
+  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id",
+            t."status", t."plan", t."updated_at", t."rank"
+)
+SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
+       r."id", r."status", r."plan", r."updated_at", r."rank"
+  FROM (
+    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
+           a."id", a."status", a."plan", a."updated_at", a."rank"
+      FROM applied AS a
+     UNION ALL
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, ''),
+           e.pgonce_s1 AS "id", e.pgonce_s2 AS "status", e.pgonce_s3 AS "plan", e.pgonce_s4 AS "updated_at",
+           e.pgonce_s5 AS "rank"
+      FROM judged AS e
+  ) AS r
+ ORDER BY r.pgonce_g1, r.pgonce_pos;

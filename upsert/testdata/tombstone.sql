@@ -1,0 +1,304 @@
+-- SQL(), with id, status, public_id, amount, deleted_at, updated_at
+INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT ("id") DO UPDATE
+   SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
+       "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
+       "amount" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."amount" ELSE coalesce(excluded."amount", t."amount") END,
+       "deleted_at" = excluded."deleted_at",
+       "updated_at" = excluded."updated_at"
+ WHERE t."updated_at" < excluded."updated_at" OR t."updated_at" IS NULL;
+
+-- One row, PostgreSQL 14 to 17
+WITH event AS (
+  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "public_id",
+         $4::numeric AS "amount", $5::timestamp with time zone AS "deleted_at",
+         $6::timestamp with time zone AS "updated_at"
+), stored AS MATERIALIZED (
+  SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
+    FROM "subscription" AS s
+   WHERE s."id" = $1::text
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
+  SELECT e."id", CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END,
+         CASE WHEN e."deleted_at" IS NOT NULL THEN coalesce(s."public_id", (gen_random_uuid())::text) ELSE e."public_id" END,
+         coalesce(CASE WHEN e."deleted_at" IS NOT NULL THEN NULL ELSE e."amount" END, s."amount"),
+         e."deleted_at", e."updated_at"
+    FROM event AS e LEFT JOIN stored AS s ON true, set_config('pgonce.hit', '', true)
+   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
+         "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
+         "amount" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."amount" ELSE coalesce($4::numeric, t."amount") END,
+         "deleted_at" = excluded."deleted_at",
+         "updated_at" = excluded."updated_at"
+   WHERE set_config('pgonce.hit', '1', true) IS NOT NULL
+     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING current_setting('pgonce.hit', true) = '' AS pgonce_new, t."id", t."status", t."public_id",
+            t."amount", t."deleted_at", t."updated_at"
+)
+SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
+       a."id", a."status", a."public_id", a."amount", a."deleted_at", a."updated_at"
+  FROM applied AS a
+UNION ALL
+SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
+                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
+                 AND s."amount" IS NOT DISTINCT FROM (CASE WHEN e."deleted_at" IS NOT NULL THEN s."amount" ELSE coalesce(e."amount", s."amount") END)::numeric(10,2)
+                 AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
+            ELSE 'conflict' END,
+       s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
+  FROM event AS e LEFT JOIN stored AS s ON true
+ WHERE NOT EXISTS (SELECT FROM applied);
+
+-- One row, from PostgreSQL 18
+WITH event AS (
+  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "public_id",
+         $4::numeric AS "amount", $5::timestamp with time zone AS "deleted_at",
+         $6::timestamp with time zone AS "updated_at"
+), stored AS MATERIALIZED (
+  SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
+    FROM "subscription" AS s
+   WHERE s."id" = $1::text
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
+  SELECT e."id", CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END,
+         CASE WHEN e."deleted_at" IS NOT NULL THEN coalesce(s."public_id", (gen_random_uuid())::text) ELSE e."public_id" END,
+         coalesce(CASE WHEN e."deleted_at" IS NOT NULL THEN NULL ELSE e."amount" END, s."amount"),
+         e."deleted_at", e."updated_at"
+    FROM event AS e LEFT JOIN stored AS s ON true
+   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
+         "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
+         "amount" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."amount" ELSE coalesce($4::numeric, t."amount") END,
+         "deleted_at" = excluded."deleted_at",
+         "updated_at" = excluded."updated_at"
+   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING old."id" IS NULL AS pgonce_new, t."id", t."status", t."public_id", t."amount", t."deleted_at",
+            t."updated_at"
+)
+SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
+       a."id", a."status", a."public_id", a."amount", a."deleted_at", a."updated_at"
+  FROM applied AS a
+UNION ALL
+SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
+                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
+                 AND s."amount" IS NOT DISTINCT FROM (CASE WHEN e."deleted_at" IS NOT NULL THEN s."amount" ELSE coalesce(e."amount", s."amount") END)::numeric(10,2)
+                 AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
+            ELSE 'conflict' END,
+       s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
+  FROM event AS e LEFT JOIN stored AS s ON true
+ WHERE NOT EXISTS (SELECT FROM applied);
+
+-- Many rows, PostgreSQL 14 to 17
+WITH event AS (
+  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+                                 ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
+         rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
+    FROM (SELECT v.*
+            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
+                          u.c3::text AS "public_id", u.c4::numeric AS "amount",
+                          u.c5::timestamp with time zone AS "deleted_at",
+                          u.c6::timestamp with time zone AS "updated_at"
+                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5, c6)) AS v) AS q
+), judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."public_id" AS pgonce_s3,
+         s."amount" AS pgonce_s4,
+       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
+                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
+                 AND s."amount" IS NOT DISTINCT FROM (CASE WHEN e."deleted_at" IS NOT NULL THEN s."amount" ELSE coalesce(e."amount", s."amount") END)::numeric(10,2)
+                 AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM event AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), absent AS MATERIALIZED (
+  SELECT jsonb_object_agg(a.k, true) AS keys FROM (
+    SELECT '0' || '=' || e.pgonce_s1::text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1 AND e."amount" IS NULL
+  ) AS a WHERE a.k IS NOT NULL
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
+  SELECT e."id", CASE WHEN e."deleted_at" IS NOT NULL THEN e.pgonce_s2 ELSE e."status" END,
+         CASE WHEN e."deleted_at" IS NOT NULL THEN coalesce(e.pgonce_s3, (gen_random_uuid())::text) ELSE e."public_id" END,
+         coalesce(CASE WHEN e."deleted_at" IS NOT NULL THEN NULL ELSE e."amount" END, e.pgonce_s4),
+         e."deleted_at", e."updated_at"
+    FROM judged AS e, set_config('pgonce.hit', '', true)
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
+   ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
+         "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
+         "amount" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."amount" ELSE CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END END,
+         "deleted_at" = excluded."deleted_at",
+         "updated_at" = excluded."updated_at"
+   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
+     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id"
+), tally AS (
+  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
+         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
+    FROM applied AS a
+)
+SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+ UNION ALL
+SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+  FROM judged AS e
+ WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
+ UNION ALL
+SELECT * FROM (
+SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
+  FROM (
+    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
+      FROM applied AS a
+     UNION ALL
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+      FROM judged AS e
+  ) AS r
+ ORDER BY r.pgonce_g1, r.pgonce_pos
+) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+
+-- Many rows, from PostgreSQL 18
+WITH event AS (
+  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+                                 ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
+         rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
+    FROM (SELECT v.*
+            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
+                          u.c3::text AS "public_id", u.c4::numeric AS "amount",
+                          u.c5::timestamp with time zone AS "deleted_at",
+                          u.c6::timestamp with time zone AS "updated_at"
+                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5, c6)) AS v) AS q
+), judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."public_id" AS pgonce_s3,
+         s."amount" AS pgonce_s4,
+       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
+                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
+                 AND s."amount" IS NOT DISTINCT FROM (CASE WHEN e."deleted_at" IS NOT NULL THEN s."amount" ELSE coalesce(e."amount", s."amount") END)::numeric(10,2)
+                 AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM event AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), absent AS MATERIALIZED (
+  SELECT jsonb_object_agg(a.k, true) AS keys FROM (
+    SELECT '0' || '=' || e.pgonce_s1::text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1 AND e."amount" IS NULL
+  ) AS a WHERE a.k IS NOT NULL
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
+  SELECT e."id", CASE WHEN e."deleted_at" IS NOT NULL THEN e.pgonce_s2 ELSE e."status" END,
+         CASE WHEN e."deleted_at" IS NOT NULL THEN coalesce(e.pgonce_s3, (gen_random_uuid())::text) ELSE e."public_id" END,
+         coalesce(CASE WHEN e."deleted_at" IS NOT NULL THEN NULL ELSE e."amount" END, e.pgonce_s4),
+         e."deleted_at", e."updated_at"
+    FROM judged AS e
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
+   ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
+         "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
+         "amount" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."amount" ELSE CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END END,
+         "deleted_at" = excluded."deleted_at",
+         "updated_at" = excluded."updated_at"
+   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING old."id" IS NULL AS pgonce_new, t."id"
+), tally AS (
+  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
+         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
+    FROM applied AS a
+)
+SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+ UNION ALL
+SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+  FROM judged AS e
+ WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
+ UNION ALL
+SELECT * FROM (
+SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
+  FROM (
+    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
+      FROM applied AS a
+     UNION ALL
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+      FROM judged AS e
+  ) AS r
+ ORDER BY r.pgonce_g1, r.pgonce_pos
+) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+
+-- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
+WITH event AS (
+  SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
+    FROM (SELECT v.*
+            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
+                          u.c3::text AS "public_id", u.c4::numeric AS "amount",
+                          u.c5::timestamp with time zone AS "deleted_at",
+                          u.c6::timestamp with time zone AS "updated_at"
+                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5, c6)) AS v) AS q
+), judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."public_id" AS pgonce_s3,
+         s."amount" AS pgonce_s4, s."deleted_at" AS pgonce_s5, s."updated_at" AS pgonce_s6,
+       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
+                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
+                 AND s."amount" IS NOT DISTINCT FROM (CASE WHEN e."deleted_at" IS NOT NULL THEN s."amount" ELSE coalesce(e."amount", s."amount") END)::numeric(10,2)
+                 AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM event AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), absent AS MATERIALIZED (
+  SELECT jsonb_object_agg(a.k, true) AS keys FROM (
+    SELECT '0' || '=' || e.pgonce_s1::text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1 AND e."amount" IS NULL
+  ) AS a WHERE a.k IS NOT NULL
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
+  SELECT e."id", CASE WHEN e."deleted_at" IS NOT NULL THEN e.pgonce_s2 ELSE e."status" END,
+         CASE WHEN e."deleted_at" IS NOT NULL THEN coalesce(e.pgonce_s3, (gen_random_uuid())::text) ELSE e."public_id" END,
+         coalesce(CASE WHEN e."deleted_at" IS NOT NULL THEN NULL ELSE e."amount" END, e.pgonce_s4),
+         e."deleted_at", e."updated_at"
+    FROM judged AS e, set_config('pgonce.hit', '', true)
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
+   ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
+         "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
+         "amount" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."amount" ELSE CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END END,
+         "deleted_at" = excluded."deleted_at",
+         "updated_at" = excluded."updated_at"
+   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
+     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id",
+            t."status", t."public_id", t."amount", t."deleted_at", t."updated_at"
+)
+SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
+       r."id", r."status", r."public_id", r."amount", r."deleted_at", r."updated_at"
+  FROM (
+    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
+           a."id", a."status", a."public_id", a."amount", a."deleted_at", a."updated_at"
+      FROM applied AS a
+     UNION ALL
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, ''),
+           e.pgonce_s1 AS "id", e.pgonce_s2 AS "status", e.pgonce_s3 AS "public_id", e.pgonce_s4 AS "amount",
+           e.pgonce_s5 AS "deleted_at", e.pgonce_s6 AS "updated_at"
+      FROM judged AS e
+  ) AS r
+ ORDER BY r.pgonce_g1, r.pgonce_pos;
