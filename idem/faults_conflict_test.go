@@ -16,9 +16,9 @@ import (
 
 // Serialization failures and deadlocks by the thousand: Run begins anew, and each key has its effect once.
 func TestConflicts(t *testing.T) {
-	want := int64(150)
+	want := int64(50)
 	if long {
-		want = 2000
+		want = 1000
 	}
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {

@@ -132,7 +132,7 @@ func TestCutAtEveryMessage(t *testing.T) {
 		return script
 	}, func(side faultconn.Side, n int) []*faultconn.Script {
 		scripts := []*faultconn.Script{{From: side, N: n, Mode: faultconn.DropBefore}}
-		if side == faultconn.Frontend {
+		if long && side == faultconn.Frontend {
 			scripts = append(scripts, &faultconn.Script{From: side, N: n, Mode: faultconn.DropReply})
 		}
 		if long {

@@ -185,7 +185,7 @@ func seeded(t *testing.T) *rand.Rand {
 // acknowledgement, and restarted until all is done: effects = distinct events.
 func TestKilledConsumer(t *testing.T) {
 	t.Parallel()
-	kills, events, least := 20, 120, 5
+	kills, events, least := 12, 80, 3
 	if long {
 		kills, events, least = 200, 1500, 50
 	}
@@ -235,7 +235,7 @@ func TestKilledConsumer(t *testing.T) {
 // The server is killed and restarted under load. The workers deliver again what failed, and recover by themselves.
 func TestKilledServer(t *testing.T) {
 	t.Parallel()
-	kills, events := 3, 2000
+	kills, events := 2, 600
 	if long {
 		kills, events = 20, 20000
 	}

@@ -7,10 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/upsert"
 )
 
 func benchConn(b *testing.B) *pgxpool.Conn {
@@ -23,6 +25,7 @@ func benchConn(b *testing.B) *pgxpool.Conn {
 	return conn
 }
 
+// benchRows returns n rows whose keys no other round has.
 func benchRows(n, round int) []order {
 	rows := make([]order, n)
 	for i := range rows {
@@ -31,15 +34,73 @@ func benchRows(n, round int) []order {
 	return rows
 }
 
-// BenchmarkMany applies 1,000 new rows in one call.
-func BenchmarkMany(b *testing.B) {
+// BenchmarkExec applies one row, in a transaction of its own; hand is the plain statement, which does not say what it did.
+func BenchmarkExec(b *testing.B) {
 	ctx := context.Background()
-	conn := benchConn(b)
-	round := 0
-	for b.Loop() {
-		rows := benchRows(1000, round)
-		round++
-		_, err := orders.ExecMany(ctx, conn, slices.Values(rows), nil)
-		require.NoError(b, err)
+	events := map[string]func(i int) order{
+		"inserted":  func(i int) order { return order{fmt.Sprint("new_", i), "s", noon, 1} },
+		"updated":   func(i int) order { return order{"one", "s", noon.Add(time.Duration(i+1) * time.Second), 1} },
+		"stale":     func(int) order { return order{"one", "s", noon.Add(-time.Hour), 1} },
+		"unchanged": func(int) order { return order{"one", "s", noon, 1} },
+	}
+	for _, name := range []string{"inserted", "updated", "stale", "unchanged"} {
+		event := events[name]
+		b.Run(name, func(b *testing.B) {
+			conn := benchConn(b)
+			_, err := orders.Exec(ctx, conn, order{"one", "s", noon, 1})
+			require.NoError(b, err)
+			for i := 0; b.Loop(); i++ {
+				_, err := orders.Exec(ctx, conn, event(i))
+				require.NoError(b, err)
+			}
+		})
+		b.Run(name+" by hand", func(b *testing.B) {
+			conn := benchConn(b)
+			sql, _ := orders.SQL()
+			exec(b, conn, sql, "one", "s", noon, 1)
+			for i := 0; b.Loop(); i++ {
+				row := event(i)
+				_, err := conn.Exec(ctx, sql, row.ID, row.Status, row.At, row.Rank)
+				require.NoError(b, err)
+			}
+		})
+	}
+}
+
+// BenchmarkThousand applies 1,000 new rows, in one call and one by one.
+func BenchmarkThousand(b *testing.B) {
+	ctx := context.Background()
+	singles := func(db upsert.DB, rows []order) error {
+		for _, row := range rows {
+			if _, err := orders.Exec(ctx, db, row); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, way := range []struct {
+		name string
+		run  func(conn *pgxpool.Conn, rows []order) error
+	}{
+		{"many", func(conn *pgxpool.Conn, rows []order) error {
+			_, err := orders.ExecMany(ctx, conn, slices.Values(rows), nil)
+			return err
+		}},
+		{"many, told", func(conn *pgxpool.Conn, rows []order) error {
+			_, err := orders.ExecMany(ctx, conn, slices.Values(rows), func(int, upsert.Result[order]) {})
+			return err
+		}},
+		{"in one transaction", func(conn *pgxpool.Conn, rows []order) error {
+			return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return singles(tx, rows) })
+		}},
+		{"autocommit", func(conn *pgxpool.Conn, rows []order) error { return singles(conn, rows) }},
+	} {
+		b.Run(way.name, func(b *testing.B) {
+			conn := benchConn(b)
+			b.ReportAllocs()
+			for round := 0; b.Loop(); round++ {
+				require.NoError(b, way.run(conn, benchRows(1000, round)))
+			}
+		})
 	}
 }

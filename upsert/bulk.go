@@ -30,22 +30,22 @@ type Summary struct {
 // in between. each, which may be nil, is told the result of every row, i being its position in rows; it is called between the
 // statements, in no particular order, and may use db.
 //
-// Rows of one key collapse to the newest (with FirstWins to the first, with LastWins to the last), and only that one is
-// written; the others are [Stale] (with FirstWins Unchanged). Of two rows with equal versions and different
-// content the first by position is written, and the other is an [ErrVersionConflict]. SetIfNotNull and SetOnInsert take their
-// values from the row that is written.
+// Each row is judged by the row that was stored before the call. Of those with one key that are newer, only the newest is
+// written (with FirstWins the first, with LastWins the last), and the others are [Stale] (with FirstWins Unchanged). Of two
+// with equal versions and different content the first by position is written, and the other is an [ErrVersionConflict].
+// SetIfNotNull and SetOnInsert take their values from the row that is written.
 //
 // A row's own trouble does not stop the others. The error then says how many there are and wraps a [*RowError] of each kind;
 // what was applied stays, and whether to commit it is the caller's choice. Any other error is the server's: the transaction has
 // failed.
 //
 // Rows are locked in the order of their keys, so that calls with the same keys in other orders wait for each other and do not
-// deadlock. Two limits: several calls in one transaction have no common order; and where a call needs several statements, the
-// keys must be of a type whose order is known here, which are the integers, numeric, text, varchar and char with a deterministic collation, uuid,
-// boolean, bytea, date and the timestamps.
+// deadlock. Two limits: several calls in one transaction have no common order; and where a call takes several statements,
+// the keys must be of a type whose order is known here: integers, numeric, text, varchar and char with a deterministic
+// collation, uuid, boolean, bytea, and dates and times that are a time.Time in Go.
 //
-// All rows are read, and kept in a compact form, before the first statement. For an endless stream, call it once for every
-// 100,000 rows or so, each time in a transaction of its own.
+// All rows are read, and their values kept as text, before the first statement. For an endless stream, call it once for
+// every 100,000 rows or so, each time in a transaction of its own.
 func (s *Stmt[T]) ExecMany(ctx context.Context, db DB, rows iter.Seq[T], each func(i int, r Result[T])) (Summary, error) {
 	conn, err := connOf(db)
 	if err != nil {

@@ -47,9 +47,9 @@ func (o Outcome) String() string {
 type Result[T any] struct {
 	Outcome Outcome
 
-	// Stored is the row as it now stands in the table: the new one where it was Inserted or Updated (with what the
-	// database filled in), else the one that was there. NULL leaves a field's zero value. It is set with
-	// [ErrVersionConflict] too, and empty with any other error.
+	// Stored is the row in the table: the new one where it was Inserted or Updated (with what the database filled in), else
+	// the one by which it was judged. NULL leaves a field's zero value. It is set with [ErrVersionConflict] too, and empty
+	// with any other error.
 	Stored T
 
 	// Err is the trouble of this row alone: a [*RowError]. Exec returns it as well.
