@@ -122,37 +122,42 @@ func (p *plan) values(l *layout, row reflect.Value, index int, buf []value) ([]v
 	for _, m := range p.written {
 		c := l.byName[m.column]
 		text, null, err := encode(row.FieldByIndex(m.index), c.OID, c.Elem)
-		reason := ""
-		if err != nil {
-			reason = err.Error()
-		} else {
-			reason = unfit(m, c, text, null)
+		if err == nil {
+			err = unfit(m, c, text, null)
 		}
-		if reason != "" {
-			return nil, &RowError{Table: p.table.String(), Index: index, Column: m.column, Reason: reason, err: ErrInvalidRow}
+		if err != nil {
+			return nil, &RowError{Table: p.table.String(), Index: index, Column: m.column, Reason: err.Error(), err: ErrInvalidRow}
 		}
 		buf = append(buf, value{text, null})
 	}
 	return buf, nil
 }
 
-// unfit says why a key or a version cannot be used.
-func unfit(m member, c *column, text string, null bool) string {
+// Why a key or a version cannot be used.
+var (
+	errNullKey     = errors.New("the key is NULL, which never conflicts")
+	errNullVersion = errors.New("the version is NULL")
+	errZeroTime    = errors.New("the version is the zero time")
+	errNotFinite   = errors.New("the version is not a finite value; nothing could be newer")
+)
+
+// unfit says why a key or a version cannot be used, or returns nil.
+func unfit(m member, c *column, text string, null bool) error {
 	switch {
 	case m.role == roleKey && null:
-		return "the key is NULL, which never conflicts"
+		return errNullKey
 	case m.role != roleVersion:
-		return ""
+		return nil
 	case null:
-		return "the version is NULL"
+		return errNullVersion
 	case c.isText():
-		return ""
+		return nil
 	case strings.HasPrefix(text, "0001-01-01") && text == encodeTime(time.Time{}, c.OID):
-		return "the version is the zero time"
+		return errZeroTime
 	case strings.ContainsAny(text, "iInN") && endless(text):
-		return "the version is not a finite value; nothing could be newer"
+		return errNotFinite
 	}
-	return ""
+	return nil
 }
 
 // endless says that a number or a time is greater than all others.

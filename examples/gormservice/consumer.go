@@ -11,13 +11,13 @@ import (
 	"github.com/pgonce/pgonce/idem/idemsql"
 )
 
-// Order and Stock are the models that were there before. A Stock row is counted down, so that the effect has no row of
-// its own which could be unique.
+// Order is a line of what was sold. It and Stock are the models that were there before.
 type Order struct {
 	ID   uint   `gorm:"primaryKey"`
 	Item string `gorm:"not null"`
 }
 
+// Stock is what is left of an item. It is counted down, an effect that has no row of its own which could be unique.
 type Stock struct {
 	Item string `gorm:"primaryKey"`
 	Left int    `gorm:"not null"`
