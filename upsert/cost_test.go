@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -216,10 +217,13 @@ func TestManyMemory(t *testing.T) {
 	runtime.KeepAlive(rows)
 }
 
-// 1,000 rows in one call, against as many calls: the bounds hold for the best of a few rounds, in which nothing else took the processor.
+// 1,000 rows in one call, against as many calls, interleaved; the best round of each counts, in which nothing else took
+// the processor. The bounds of the long form are those to be held on a quiet machine; the short form, beside other tests,
+// only notices that the advantage is gone.
 func TestManyIsFaster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it measures time")
+	rounds, overAutocommit, overInTx := 2, 5.0, 2.0
+	if os.Getenv("PGONCE_LONG") != "" {
+		rounds, overAutocommit, overInTx = 20, 20.0, 10.0
 	}
 	ctx := context.Background()
 	pool := durable(t)
@@ -245,7 +249,7 @@ func TestManyIsFaster(t *testing.T) {
 		return nil
 	}
 	var autocommit, inTx float64
-	for round := 0; round < 20 && (autocommit < 20 || inTx < 10); round++ {
+	for round := 0; round < rounds && (autocommit < overAutocommit || inTx < overInTx); round++ {
 		lap("many", func() error {
 			_, err := orders.ExecMany(ctx, conn, slices.Values(benchRows(1000, 3*round)), nil)
 			return err
@@ -258,8 +262,8 @@ func TestManyIsFaster(t *testing.T) {
 		inTx = float64(best["in one transaction"]) / float64(best["many"])
 	}
 	t.Logf("%v: %.1f times less than autocommit, %.1f times less than in one transaction", best, autocommit, inTx)
-	require.GreaterOrEqual(t, autocommit, 20.0)
-	require.GreaterOrEqual(t, inTx, 10.0)
+	require.GreaterOrEqual(t, autocommit, overAutocommit)
+	require.GreaterOrEqual(t, inTx, overInTx)
 }
 
 // durable returns a server that waits for the disk, as one in production does, where one can be started.

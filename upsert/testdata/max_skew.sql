@@ -1,0 +1,243 @@
+-- SQL(), with id, amount, updated_at
+INSERT INTO "subscription" AS t ("id", "amount", "updated_at")
+VALUES ($1, $2, $3)
+ON CONFLICT ("id") DO UPDATE
+   SET "amount" = excluded."amount",
+       "updated_at" = excluded."updated_at"
+ WHERE t."updated_at" < excluded."updated_at" OR t."updated_at" IS NULL;
+
+-- One row, PostgreSQL 14 to 17
+WITH event AS MATERIALIZED (
+  SELECT v.*, CASE WHEN "updated_at" > clock_timestamp() + interval '300000000 microseconds' THEN 'ahead' END AS pgonce_refused
+    FROM (SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::numeric AS "amount",
+                  $3::timestamp with time zone AS "updated_at") AS v
+), stored AS MATERIALIZED (
+  SELECT s."id", s."amount", s."updated_at", s."status", s."plan"
+    FROM "subscription" AS s
+   WHERE s."id" = $1::text
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "amount", "updated_at")
+  SELECT e."id", e."amount", e."updated_at"
+    FROM event AS e, set_config('pgonce.hit', '', true)
+   WHERE e.pgonce_refused IS NULL AND NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+  ON CONFLICT ("id") DO UPDATE
+     SET "amount" = excluded."amount",
+         "updated_at" = excluded."updated_at"
+   WHERE set_config('pgonce.hit', '1', true) IS NOT NULL
+     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING current_setting('pgonce.hit', true) = '' AS pgonce_new, t."id", t."amount", t."updated_at",
+            t."status", t."plan"
+)
+SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
+       a."id", a."amount", a."updated_at", a."status", a."plan"
+  FROM applied AS a
+UNION ALL
+SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."amount" IS NOT DISTINCT FROM (e."amount")::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END,
+       s."id", s."amount", s."updated_at", s."status", s."plan"
+  FROM event AS e LEFT JOIN stored AS s ON true
+ WHERE NOT EXISTS (SELECT FROM applied);
+
+-- One row, from PostgreSQL 18
+WITH event AS MATERIALIZED (
+  SELECT v.*, CASE WHEN "updated_at" > clock_timestamp() + interval '300000000 microseconds' THEN 'ahead' END AS pgonce_refused
+    FROM (SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::numeric AS "amount",
+                  $3::timestamp with time zone AS "updated_at") AS v
+), stored AS MATERIALIZED (
+  SELECT s."id", s."amount", s."updated_at", s."status", s."plan"
+    FROM "subscription" AS s
+   WHERE s."id" = $1::text
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "amount", "updated_at")
+  SELECT e."id", e."amount", e."updated_at"
+    FROM event AS e
+   WHERE e.pgonce_refused IS NULL AND NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+  ON CONFLICT ("id") DO UPDATE
+     SET "amount" = excluded."amount",
+         "updated_at" = excluded."updated_at"
+   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING old."id" IS NULL AS pgonce_new, t."id", t."amount", t."updated_at", t."status", t."plan"
+)
+SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
+       a."id", a."amount", a."updated_at", a."status", a."plan"
+  FROM applied AS a
+UNION ALL
+SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."amount" IS NOT DISTINCT FROM (e."amount")::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END,
+       s."id", s."amount", s."updated_at", s."status", s."plan"
+  FROM event AS e LEFT JOIN stored AS s ON true
+ WHERE NOT EXISTS (SELECT FROM applied);
+
+-- Many rows, PostgreSQL 14 to 17
+WITH event AS (
+  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
+                                 ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
+         rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
+    FROM (SELECT v.*,
+                 CASE WHEN "updated_at" > clock_timestamp() + interval '300000000 microseconds' THEN 'ahead' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::numeric AS "amount",
+                          u.c3::timestamp with time zone AS "updated_at"
+                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u (pgonce_pos, c1, c2, c3)) AS v) AS q
+), judged AS MATERIALIZED (
+  SELECT e.*,
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."amount" IS NOT DISTINCT FROM (e."amount")::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM event AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."amount", s."updated_at", s."status", s."plan"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "amount", "updated_at")
+  SELECT e."id", e."amount", e."updated_at"
+    FROM judged AS e, set_config('pgonce.hit', '', true)
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
+   ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "amount" = excluded."amount",
+         "updated_at" = excluded."updated_at"
+   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
+     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id"
+), tally AS (
+  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
+         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
+    FROM applied AS a
+)
+SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+ UNION ALL
+SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+  FROM judged AS e
+ WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
+ UNION ALL
+SELECT * FROM (
+SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
+  FROM (
+    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
+      FROM applied AS a
+     UNION ALL
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+      FROM judged AS e
+  ) AS r
+ ORDER BY r.pgonce_g1, r.pgonce_pos
+) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+
+-- Many rows, from PostgreSQL 18
+WITH event AS (
+  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
+                                 ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
+         rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
+    FROM (SELECT v.*,
+                 CASE WHEN "updated_at" > clock_timestamp() + interval '300000000 microseconds' THEN 'ahead' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::numeric AS "amount",
+                          u.c3::timestamp with time zone AS "updated_at"
+                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u (pgonce_pos, c1, c2, c3)) AS v) AS q
+), judged AS MATERIALIZED (
+  SELECT e.*,
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."amount" IS NOT DISTINCT FROM (e."amount")::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM event AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."amount", s."updated_at", s."status", s."plan"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "amount", "updated_at")
+  SELECT e."id", e."amount", e."updated_at"
+    FROM judged AS e
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
+   ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "amount" = excluded."amount",
+         "updated_at" = excluded."updated_at"
+   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING old."id" IS NULL AS pgonce_new, t."id"
+), tally AS (
+  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
+         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
+    FROM applied AS a
+)
+SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+ UNION ALL
+SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+  FROM judged AS e
+ WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
+ UNION ALL
+SELECT * FROM (
+SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
+  FROM (
+    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
+      FROM applied AS a
+     UNION ALL
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+      FROM judged AS e
+  ) AS r
+ ORDER BY r.pgonce_g1, r.pgonce_pos
+) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+
+-- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
+WITH event AS (
+  SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
+    FROM (SELECT v.*,
+                 CASE WHEN "updated_at" > clock_timestamp() + interval '300000000 microseconds' THEN 'ahead' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::numeric AS "amount",
+                          u.c3::timestamp with time zone AS "updated_at"
+                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u (pgonce_pos, c1, c2, c3)) AS v) AS q
+), judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s2, s."updated_at" AS pgonce_s3,
+         s."status" AS pgonce_s4, s."plan" AS pgonce_s5,
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."amount" IS NOT DISTINCT FROM (e."amount")::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM event AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."amount", s."updated_at", s."status", s."plan"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "amount", "updated_at")
+  SELECT e."id", e."amount", e."updated_at"
+    FROM judged AS e, set_config('pgonce.hit', '', true)
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
+   ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "amount" = excluded."amount",
+         "updated_at" = excluded."updated_at"
+   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
+     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id",
+            t."amount", t."updated_at", t."status", t."plan"
+)
+SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
+       r."id", r."amount", r."updated_at", r."status", r."plan"
+  FROM (
+    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
+           a."id", a."amount", a."updated_at", a."status", a."plan"
+      FROM applied AS a
+     UNION ALL
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, ''),
+           e.pgonce_s1 AS "id", e.pgonce_s2 AS "amount", e.pgonce_s3 AS "updated_at", e.pgonce_s4 AS "status",
+           e.pgonce_s5 AS "plan"
+      FROM judged AS e
+  ) AS r
+ ORDER BY r.pgonce_g1, r.pgonce_pos;
