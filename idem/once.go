@@ -202,6 +202,8 @@ func what(res claim.Result, err error) dedup.What {
 		{ErrPayloadMismatch, dedup.PayloadMismatch},
 		{ErrExpired, dedup.Expired},
 		{ErrUnfinished, dedup.Unfinished},
+		{ErrLostLease, dedup.LostLease},
+		{ErrUnknown, dedup.Unsettled},
 	} {
 		if errors.Is(own, s.err) {
 			return s.what
