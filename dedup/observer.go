@@ -24,7 +24,9 @@ const (
 	PayloadMismatch What = "payload_mismatch" // the key was used with another payload
 	Expired         What = "expired"          // the key's time lies before the retention window
 	Unfinished      What = "unfinished"       // a reservation ran out
-	FinalFailure    What = "final_failure"    // the key had ended in a final failure
+	FinalFailure    What = "final_failure"    // the key ended in a final failure, now or before
+	LostLease       What = "lost_lease"       // the attempt outlived its lease, and another one has taken the key over
+	Unsettled       What = "unsettled"        // an earlier attempt was interrupted, and the provider may have forgotten it: look there
 	Unknown         What = "unknown"          // COMMIT was not answered, and the answer could not be found out
 	Failed          What = "failed"           // anything else: the effect's own error, the server's, a lost connection, a panic
 )

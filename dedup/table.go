@@ -24,6 +24,9 @@ const (
 	MaxKeyBytes   = 1024 // of a key's stored form; see idem.Scope.Key
 )
 
+// MaxValueBytes is the largest value that can be stored with a key, in bytes. Values are answers, not documents.
+const MaxValueBytes = 1 << 20
+
 // Layout is how a table is laid out on disk. The zero value is [Plain].
 type Layout int
 

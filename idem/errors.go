@@ -33,18 +33,23 @@ var (
 // FinalError is what a call gets whose key has ended in a failure that no retry can mend.
 type FinalError struct {
 	Value []byte // what the failing call stored about it
+	Err   error  // in the call that failed: the error itself; in a duplicate: nil
 }
 
 // Error does not print the value.
 func (e *FinalError) Error() string { return "the key ended in a final failure" }
+
+// Unwrap returns the error that the call failed with, where this is that call.
+func (e *FinalError) Unwrap() error { return e.Err }
 
 // Error is every error of this package that is not the effect's own or a *[KeyError]. It never holds a key or a payload.
 type Error struct {
 	Scope Scope
 	Table string // as in dedup.Table.Name; empty for the default table
 
-	// Stage is where it came: "table", "claim", "confirm" (reading the row that the claim met), "fn" (what fn did to its
-	// transaction), "commit", "lookup", "forget".
+	// Stage is where it came: "table", "claim", "confirm" (reading the row that the claim met; settling a reservation), "fn"
+	// (what fn did to its transaction), "commit", "lookup", "forget", "value" (what was to be stored, or is), "store",
+	// "reserve", "send" (before or after the call to the provider), "extend", "release", "fail", "void", "open".
 	Stage string
 
 	// Unknown is true where COMMIT was not answered and what came of it could not be found out: the effect is there once,
@@ -87,11 +92,11 @@ func Retryable(err error) bool {
 	switch {
 	case err == nil:
 		return false
-	case errors.Is(err, ErrInProgress):
+	case errors.Is(err, ErrInProgress), errors.Is(err, ErrLostLease):
 		return true
 	case errors.As(err, &e) && e.Unknown:
 		return true
-	case errors.As(err, &e) && e.Stage == "claim" && pgerr.Is(err, "23505"):
+	case errors.As(err, &e) && (e.Stage == "claim" || e.Stage == "reserve") && pgerr.Is(err, "23505"):
 		return true // the key's index is being rebuilt concurrently
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return true
@@ -110,7 +115,7 @@ func (o Once) translate(key Key, err error) error {
 	e := &Error{Scope: key.scope, Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: f.Cause()}
 	var final *claim.Final
 	if errors.As(f.Err, &final) {
-		e.Err = &FinalError{Value: final.Value}
+		e.Err = &FinalError{Value: final.Value, Err: final.Err}
 	}
 	return e
 }

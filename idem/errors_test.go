@@ -41,6 +41,25 @@ var errorRows = map[string]func(s *site) error{
 		s.sql(`INSERT INTO processed_events (source, operation, key, lease_until) VALUES ('stripe', 'activate', '1', now())`)
 		return wantIs(s, idem.ErrUnfinished)(idem.Run(s.ctx, s.sound, stripe.Key("1"), nothing))
 	},
+	"ErrLostLease": func(s *site) error {
+		call := idem.Call[int]{Lease: time.Hour, Send: func(context.Context, string) (int, error) {
+			s.expire(stripe.Key("1"))
+			s.reserve(stripe.Key("1"))
+			return 1, nil
+		}}
+		_, out, err := call.Run(s.ctx, s.sound, stripe.Key("1"))
+		return wantIs(s, idem.ErrLostLease)(out, err)
+	},
+	"ErrUnknown": func(s *site) error {
+		s.reserve(stripe.Key("1"))
+		s.expire(stripe.Key("1"))
+		call := idem.Call[int]{Lease: time.Hour, Send: func(context.Context, string) (int, error) {
+			s.Error("called")
+			return 1, nil
+		}}
+		_, out, err := call.Run(s.ctx, s.sound, stripe.Key("1"))
+		return wantIs(s, idem.ErrUnknown)(out, err)
+	},
 	"ErrPayloadMismatch": func(s *site) error {
 		s.deliver(stripe.Key("1").WithPayload([]byte("a")), idem.Executed)
 		return wantIs(s, idem.ErrPayloadMismatch)(idem.Run(s.ctx, s.sound, stripe.Key("1").WithPayload([]byte("b")), nothing))
@@ -208,12 +227,15 @@ func TestRetryable(t *testing.T) {
 		{idem.ErrInProgress, true},
 		{&idem.Error{Stage: "commit", Unknown: true, Err: errors.New("x")}, true},
 		{&idem.Error{Stage: "claim", Err: &pgconn.PgError{Code: "23505"}}, true},
+		{&idem.Error{Stage: "reserve", Err: &pgconn.PgError{Code: "23505"}}, true},
 		{&idem.Error{Stage: "commit", Err: &pgconn.PgError{Code: "23505"}}, false},
 		{&pgconn.PgError{Code: "23505"}, false},
 		{&pgconn.PgError{Code: "40001"}, true},
 		{errors.Join(errors.New("x"), &pgconn.PgError{Code: "40P01"}), true},
 		{idem.ErrExpired, false},
 		{idem.ErrUnfinished, false},
+		{idem.ErrLostLease, true},
+		{idem.ErrUnknown, false},
 		{context.Canceled, true},
 		{fmt.Errorf("fn: %w", context.DeadlineExceeded), true},
 		{&pgconn.PgError{Code: "57014"}, true},

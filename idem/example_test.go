@@ -28,7 +28,8 @@ func examplePool(ctx context.Context) (*pgxpool.Pool, func()) {
 	}
 	if err == nil {
 		_, err = pool.Exec(ctx, `CREATE TABLE subscriptions (id text PRIMARY KEY, activations int NOT NULL DEFAULT 0);
-			INSERT INTO subscriptions (id) VALUES ('sub_1')`)
+			INSERT INTO subscriptions (id) VALUES ('sub_1');
+			CREATE TABLE charges (id text PRIMARY KEY, amount int NOT NULL)`)
 	}
 	if err != nil {
 		fmt.Println(err)

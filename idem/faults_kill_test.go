@@ -32,9 +32,12 @@ import (
 
 const killEnv = "PGONCE_CONSUMER"
 
+// TestMain makes the test binary one of the processes that a test starts, where the environment says so.
 func TestMain(m *testing.M) {
-	if spec := os.Getenv(killEnv); spec != "" {
-		os.Exit(consumer(spec))
+	for env, process := range map[string]func(spec string) int{killEnv: consumer, callerEnv: caller} {
+		if spec := os.Getenv(env); spec != "" {
+			os.Exit(process(spec))
+		}
 	}
 	pgtest.Main(m)
 }

@@ -45,6 +45,7 @@ type Result struct {
 	Waited  time.Duration // claiming: the statements' time, which is mostly the wait for another holder
 	Held    time.Duration // from the claim's success to the end of the call
 	Age     time.Duration // Duplicate: how long ago the original was claimed, by the server's clock
+	Value   []byte        // Duplicate: what was stored
 }
 
 // What the row of a key that cannot be claimed means. They reach the caller as they are, wrapped in a *Failure.
@@ -59,7 +60,10 @@ var (
 )
 
 // Final is the failure that a key ended in, stored by the call that failed.
-type Final struct{ Value []byte }
+type Final struct {
+	Value []byte
+	Err   error // only in the call that failed
+}
 
 func (*Final) Error() string { return "the key ended in a final failure" }
 
@@ -106,6 +110,7 @@ const (
 	stageConfirm = "confirm"
 	stageFn      = "fn"
 	stageCommit  = "commit"
+	stageReserve = "reserve"
 )
 
 // failed wraps an error of the server or the connection at stage, and says what to do where the code tells.
@@ -262,7 +267,7 @@ func (c *Claim) verdict(m *met) (Result, error) {
 	case r.Failed:
 		return Result{}, &Final{Value: r.Value}
 	}
-	return Result{Outcome: Duplicate, Age: time.Duration(r.AgeMicros) * time.Microsecond}, nil
+	return Result{Outcome: Duplicate, Age: time.Duration(r.AgeMicros) * time.Microsecond, Value: r.Value}, nil
 }
 
 // Lookup reads the key's row, in one statement. It returns ErrNotFound where there is none.
@@ -276,6 +281,18 @@ func (c *Claim) Lookup(ctx context.Context, conn pg.Conn) (Record, error) {
 		return Record{}, &Failure{Stage: "lookup", Err: ErrNotFound}
 	}
 	return r, nil
+}
+
+// Store keeps a value in the key's row, in the transaction that claimed it.
+func (c *Claim) Store(ctx context.Context, conn pg.Conn, value []byte) error {
+	s := &pg.Stmt{SQL: c.SQL.store, Args: append(c.key(), value)}
+	if err := conn.Send(ctx, s); err != nil {
+		return c.failed("store", err)
+	}
+	if s.Rows != 1 {
+		return &Failure{Stage: "store", Err: ErrNotFound}
+	}
+	return nil
 }
 
 // Forget deletes the key's row in the caller's transaction.

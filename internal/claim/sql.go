@@ -61,6 +61,11 @@ const forgetSQL = `
 DELETE FROM /*table*/processed_events
  WHERE key = $3::text AND operation = $2::text AND source = $1::text AND lease_until IS NULL`
 
+// storeSQL keeps what fn returned, in the row that its own transaction inserted: one column, nothing else of it.
+const storeSQL = `
+UPDATE /*table*/processed_events SET value = $4::bytea
+ WHERE key = $3::text AND operation = $2::text AND source = $1::text`
+
 // The statements of a limited wait. lock_timeout would begin anew for each holder that gives up, so that a row of them
 // multiplies it; statement_timeout is one limit for the whole claim. A smaller one of the caller's stays.
 const (
@@ -80,6 +85,8 @@ SELECT set_config('pgonce.statement_timeout', current_setting('statement_timeout
 type SQL struct {
 	table                                                             string // for messages
 	insert, insertXID, insertTimed, insertTimedXID, read, own, forget string
+
+	reserve, reserveTimed, takeOver, confirm, fail, extend, end, release, void, open, store string
 }
 
 var defaultSQL = render(pg.Name{Table: DefaultTable})
@@ -108,6 +115,17 @@ func render(name pg.Name) SQL {
 		read:           on(readSQL),
 		own:            on(ownSQL),
 		forget:         on(forgetSQL),
+		reserve:        on(reserveSQL),
+		reserveTimed:   on(reserveTimedSQL),
+		takeOver:       on(takeOverSQL),
+		confirm:        on(confirmSQL),
+		fail:           on(failSQL),
+		extend:         on(extendSQL),
+		end:            on(endSQL),
+		release:        on(giveUpSQL),
+		void:           on(voidSQL),
+		open:           on(openSQL),
+		store:          on(storeSQL),
 	}
 }
 
@@ -115,6 +133,7 @@ func render(name pg.Name) SQL {
 func (s SQL) Texts() []string {
 	return []string{
 		s.insert, s.insertXID, s.insertTimed, s.insertTimedXID, s.read, expiredSQL, s.own, s.forget, limitSQL, unlimitSQL,
+		s.reserve, s.reserveTimed, s.takeOver, s.confirm, s.fail, s.extend, s.end, s.release, s.void, s.open, s.store,
 	}
 }
 

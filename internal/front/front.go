@@ -83,6 +83,8 @@ func what(res claim.Result, err error) dedup.What {
 		{claim.ErrPayloadMismatch, dedup.PayloadMismatch},
 		{claim.ErrExpired, dedup.Expired},
 		{claim.ErrUnfinished, dedup.Unfinished},
+		{claim.ErrLostLease, dedup.LostLease},
+		{claim.ErrUnknown, dedup.Unsettled},
 	} {
 		if errors.Is(f, s.err) {
 			return s.what

@@ -1,0 +1,228 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// Call makes one call to somebody else's system happen once for a key, as far as that system allows: a charge, a mail, a
+// shipment. It reserves the key, calls Send, and then applies and confirms the answer in one transaction. Whatever dies on
+// the way, the next delivery goes on, with the same external key.
+//
+//   - A provider that honours idempotency keys for longer than deliveries come (Remembers): the effect happens once.
+//   - One that forgets keys after a time, or knows none (Remembers 0): at most once. Where an attempt was interrupted and
+//     may be forgotten, no other is made, and the key stays with [ErrUnknown] until somebody has looked; see [Once.Open].
+//
+// Both hold as long as the database keeps what it has committed: synchronous_commit off, or a failover to a replica that
+// lags, can lose the reservation of a call that has been made.
+//
+// A Call is a plain value, safe for concurrent use, and usually a field of the service that uses it.
+type Call[T any] struct {
+	// Once holds the settings: Table, Tries, TxOptions (of the transaction of Apply), Observer, and MaxWait. A living
+	// reservation is reported at once; what MaxWait bounds is the wait for a transaction that holds the key, as the one in
+	// which another attempt applies and confirms its answer.
+	Once Once
+
+	// Lease is how long one attempt may take. Send's context ends with it, and no delivery waits for longer than that for
+	// an attempt that died. It must be positive.
+	Lease time.Duration
+
+	// Remembers is how long after the first attempt the provider still knows External(). Stripe's v1 API prunes keys that
+	// are at least 24 hours old, so 23 hours are safe there. 0: it knows none, so that an interrupted attempt is ErrUnknown.
+	Remembers time.Duration
+
+	// Send makes the call, and passes externalKey to the provider. It runs outside of any transaction, and may run again,
+	// with the same externalKey, when an attempt was interrupted. It must heed its context: a request that leaves after
+	// the lease may meet another attempt, or a provider that has forgotten the key. Its error is one of three: marked by
+	// [Final], no retry can mend it, and it is stored; marked by [Unsent], nothing was sent; any other one, a time-out
+	// among them, leaves open what happened, and the next delivery tries again while the provider remembers.
+	Send func(ctx context.Context, externalKey string) (T, error)
+
+	// Apply writes what the answer means to the database, in the transaction that settles the key. It may be nil. As fn of
+	// [Run], it may run more than once, must leave the transaction's end to its owner, and gets errors of its own back. After
+	// one of those the call has been made all the same: the next delivery asks the provider again, and applies its answer;
+	// where the provider does not remember, the answer is gone, and the next delivery gets [ErrUnknown].
+	Apply func(ctx context.Context, tx pgx.Tx, v T) error
+}
+
+// Run makes the call for key.
+//
+//   - First call: Send, then Apply and the confirmation in one transaction. It returns the answer and Executed.
+//   - Duplicate: the stored answer and Duplicate; nothing is called, nothing written.
+//   - Concurrent duplicate: [ErrInProgress] at once, with nothing called. Only for a transaction that holds the key (another
+//     attempt that applies its answer, a [Do] or Run of the same key) does it wait; see MaxWait.
+//   - A final failure: *[FinalError], now and for every duplicate.
+//   - Interrupted before: taken over with the next attempt, or [ErrUnknown].
+//   - An attempt that outlives its lease, and was taken over: [ErrLostLease]; the other attempt answers for the key.
+//
+// A ctx that ends before Send is called releases the key. One that ends later ends Send's context; but an answer that has
+// been had is applied and confirmed all the same, for which there are 5 seconds more. A Send or Apply that panics, or ends
+// the goroutine, leaves the key to the next delivery, as an error does.
+//
+// Run owns its transactions. Safe for concurrent use where db is. An answer that cannot be stored (as JSON of at most
+// dedup.MaxValueBytes) is an *[Error] of stage "value", and as good as none.
+func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
+	var v T
+	out, err := c.Once.call(ctx, key, func(engine *claim.Claim) (res claim.Result, err error) {
+		v, res, err = c.run(ctx, db, key, engine)
+		return res, err
+	})
+	if err != nil {
+		var zero T
+		return zero, 0, err
+	}
+	return v, out, nil
+}
+
+func (c Call[T]) run(ctx context.Context, db DB, key Key, engine *claim.Claim) (v T, res claim.Result, err error) {
+	if c.Lease <= 0 {
+		return v, res, &claim.Failure{Stage: "reserve", Err: errLease}
+	}
+	conn := pg.FromPgx(db)
+	begun := time.Now()
+	held, rec, res, err := engine.Reserve(ctx, conn, c.Lease, max(c.Remembers, 0))
+	res.Waited = time.Since(begun)
+	if err != nil {
+		return v, res, err
+	}
+	if held == nil {
+		if v, err = decode[T](rec.Value); err != nil {
+			return v, res, &claim.Failure{Stage: "value", Err: err}
+		}
+		return v, res, nil
+	}
+	// Whatever ends the attempt and leaves the key open, a panic too, ends the lease: the next delivery need not wait. Where
+	// that cannot be said, it runs out by itself; and after a take-over it changes nothing.
+	settled := false
+	defer func() {
+		if !settled {
+			_ = detached(ctx, func(ctx context.Context) error { return engine.End(ctx, conn, *held) })
+		}
+		res.Held = time.Since(begun) - res.Waited
+	}()
+	// The lease began later than begun, when the server had the statement: Send's context ends before it.
+	if v, settled, err = c.send(ctx, conn, key, engine, *held, begun.Add(c.Lease)); err != nil {
+		return v, res, err
+	}
+	value, err := encodeValue(v)
+	if err != nil {
+		return v, res, &claim.Failure{Stage: "value", Err: err}
+	}
+	ctx, cancel := outliving(ctx)
+	defer cancel()
+	var tx pgx.Tx
+	own := pg.FromPgxDB(db, c.Once.TxOptions, func(t pgx.Tx) { tx = t })
+	err = engine.Finish(ctx, own, *held, value, func(ctx context.Context) error {
+		if c.Apply == nil {
+			return nil
+		}
+		return run(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return c.Apply(ctx, tx, v) })
+	})
+	if err != nil {
+		return v, res, err
+	}
+	settled = true
+	res.Outcome = claim.Executed
+	return v, res, nil
+}
+
+// send makes one attempt, and says whether that has settled or released the key.
+func (c Call[T]) send(
+	ctx context.Context, conn pg.Conn, key Key, engine *claim.Claim, held claim.Lease, until time.Time,
+) (v T, settled bool, err error) {
+	release := func(ctx context.Context) error { return engine.Release(ctx, conn, held) }
+	sendCtx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	if err := sendCtx.Err(); err != nil {
+		settled, err = settle(ctx, err, &claim.Failure{Stage: "send", Err: err}, release)
+		return v, settled, err
+	}
+	v, err = c.Send(sendCtx, key.External())
+	var m *marked
+	if err == nil || !errors.As(err, &m) {
+		return v, false, err
+	}
+	// Without the mark, and what was wrapped around it: a Send that makes a Call of its own must give its word itself.
+	err = m.err
+	if !m.final {
+		settled, err = settle(ctx, err, err, release)
+		return v, settled, err
+	}
+	text := failureText(err)
+	settled, err = settle(ctx, err, &claim.Failure{Stage: "send", Err: &claim.Final{Value: text, Err: err}},
+		func(ctx context.Context) error { return engine.Fail(ctx, conn, held, text) })
+	return v, settled, err
+}
+
+// failureText is what is stored of a final failure.
+func failureText(err error) []byte {
+	return cut(err.Error())
+}
+
+func cut(s string) []byte {
+	const most = 4096
+	return []byte(s[:min(len(s), most)])
+}
+
+// settle records how an attempt ended, and returns end. Where it cannot be recorded the key stays open, and the error says
+// so, and what the call ended in.
+func settle(ctx context.Context, cause, end error, move func(context.Context) error) (settled bool, err error) {
+	err = detached(ctx, move)
+	if err == nil {
+		return true, end
+	}
+	var f *claim.Failure
+	if errors.As(err, &f) {
+		f.Err = fmt.Errorf("%w; the call had ended in: %w", f.Err, cause)
+	}
+	return false, err
+}
+
+// cleanUpTime is what an attempt has to leave things in order once its context is done.
+const cleanUpTime = 5 * time.Second
+
+// detached calls f with a context that does not end with ctx: what an attempt leaves behind is cleaned up all the same.
+func detached(ctx context.Context, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
+	defer cancel()
+	return f(ctx)
+}
+
+// outliving returns a context that ends when ctx has been done for cleanUpTime.
+func outliving(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(cleanUpTime, cancel) })
+	return longer, func() { stop(); cancel() }
+}
+
+// marked is an error with the caller's word on it.
+type marked struct {
+	err   error
+	final bool
+}
+
+func (m *marked) Error() string { return m.err.Error() }
+func (m *marked) Unwrap() error { return m.err }
+
+// Final marks an error of [Call].Send that no retry can mend: a declined card, an order that is closed. Its text is stored
+// and given to duplicates in a *[FinalError]; so it must hold no secret. It must be certain that the provider refused:
+// a time-out is not that. Mark an error last: what is wrapped around the mark is dropped. Final(nil) is nil.
+func Final(err error) error { return mark(err, true) }
+
+// Unsent marks an error of [Call].Send that came before anything was sent: no connection could be had, say. The
+// reservation is released, and the next delivery begins anew. Unsent(nil) is nil.
+func Unsent(err error) error { return mark(err, false) }
+
+func mark(err error, final bool) error {
+	if err == nil {
+		return nil
+	}
+	return &marked{err, final}
+}

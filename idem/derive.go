@@ -1,0 +1,65 @@
+package idem
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+
+	"github.com/pgonce/pgonce/dedup"
+)
+
+// Derive returns the key of another operation on the same id: a compensation, or the second step of a saga. It has the
+// source of k, the operation given, and k's id with parts behind it, as [Scope.Key] would join them; it drops time and
+// payload, for those were the message's. Charge and refund of one order:
+//
+//	charge := payments.Key(orderID)
+//	refund := charge.Derive("refund", refundID) // as idempotent as the charge
+//
+// Without parts there is one derived key for each key and operation. A fault of k stays, and a faulty part is found by
+// [Key.Validate].
+func (k Key) Derive(operation string, parts ...string) Key {
+	if k.Validate() != nil {
+		return k
+	}
+	d := Key{scope: Scope{k.scope.Source, operation}, id: k.id}
+	if d.fault = d.scope.fault(); d.fault != (KeyError{}) {
+		return d.faulty()
+	}
+	if len(parts) == 0 {
+		return d
+	}
+	if d.fault = faultOfParts(parts); d.fault != (KeyError{}) {
+		return d.faulty()
+	}
+	if len(k.id)+1+encodedLen(parts) > dedup.MaxKeyBytes {
+		d.fault = KeyError{"key", "is too long; use HashedKey"}
+		return d.faulty()
+	}
+	d.id += "/" + encode(parts)
+	return d
+}
+
+// faulty is k without its id, which is not valid.
+func (k Key) faulty() Key { return Key{scope: k.scope, fault: k.fault} }
+
+// externalVersion begins every external key. What stands behind it may change only together with it: a provider that has
+// seen one form of a key must never be shown another one for the same effect.
+const externalVersion = "pgonce1_"
+
+// External returns the key for somebody else's idempotency: an Idempotency-Key header of Stripe's and the like. It is
+// the same for the same source, operation and id in every version of this library, different for different ones, 51
+// characters of printable ASCII (Stripe takes up to 255), and reveals nothing of the id: it is a SHA-256. Time and payload
+// are not part of it. Of a key that is not valid it is empty.
+func (k Key) External() string {
+	if k.Validate() != nil {
+		return ""
+	}
+	h := sha256.New()
+	for _, s := range []string{k.scope.Source, k.scope.Operation, k.id} {
+		var size [8]byte
+		binary.BigEndian.PutUint64(size[:], uint64(len(s)))
+		h.Write(size[:])
+		h.Write([]byte(s))
+	}
+	return externalVersion + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}

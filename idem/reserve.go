@@ -1,0 +1,181 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// What a holder of a reservation can get beyond the errors of [Do].
+var (
+	// ErrLostLease: the reservation is no longer this holder's. Another attempt took over after the lease ran out, or the
+	// key was settled or released. Nothing was changed.
+	ErrLostLease = claim.ErrLostLease
+
+	// ErrUnknown: an attempt was interrupted, and the provider may have forgotten it by now, so that none is made again.
+	// Whether it took effect must be found out there, and settled; see [Once.Open].
+	ErrUnknown = claim.ErrUnknown
+)
+
+// Reservation is a key held for one attempt at an effect outside of the database. [Call] makes the usual use of it; take
+// the parts where that does not fit. It is a small value, safe to copy, and its methods are safe for concurrent use.
+//
+// Every method changes the row in one statement that only the holder of this attempt can make: after a take-over each of
+// them returns [ErrLostLease] and changes nothing. On any other error it is open whether the change was made; called
+// again, ErrLostLease may then mean that it was.
+type Reservation struct {
+	Key     Key
+	Attempt int // from 1; more than 1: earlier attempts were interrupted, and may have taken effect
+
+	// Value is, for a Duplicate, what Confirm stored; else nil.
+	Value []byte
+
+	once  Once
+	lease claim.Lease
+}
+
+// Reserve commits a pending row for key, for an effect that must not happen inside of a transaction. lease is how long
+// the attempt may take, by the server's clock.
+//
+//   - First call: Executed, and the reservation is this caller's: act, then Confirm.
+//   - The key is done: Duplicate, with the stored Value, and no write. It ended in a final failure: *[FinalError].
+//   - Another holder's lease lives: [ErrInProgress]. It never lasts longer than that lease.
+//   - A transaction holds the key, as one that confirms it: Reserve waits for it. With [Once.MaxWait], ErrInProgress after
+//     that long in all.
+//   - The lease ran out: taken over, Executed with the next attempt number. The earlier attempt may have taken effect:
+//     pass the same Key.External() to the provider again, and only while it remembers.
+//   - The key's time lies before the retention, and there is no row: [ErrExpired].
+//
+// Reserve runs in a transaction of its own, and tries once: a conflict at REPEATABLE READ, or a lost connection, is
+// retryable. Where its reply is lost, the row may be reserved until the lease ends. The Observer is not told, for the
+// effect is not Reserve's. Safe for concurrent use where db is.
+func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) (Reservation, Outcome, error) {
+	c, err := o.claim(key)
+	if err != nil {
+		return Reservation{}, 0, err
+	}
+	if lease <= 0 {
+		return Reservation{}, 0, o.translate(key, &claim.Failure{Stage: "reserve", Err: errLease})
+	}
+	held, rec, res, err := c.Reserve(ctx, pg.FromPgx(db), lease, -1)
+	switch {
+	case err != nil:
+		return Reservation{}, 0, o.translate(key, err)
+	case held == nil:
+		return Reservation{Key: key, Attempt: int(rec.Attempt), Value: rec.Value}, Outcome(res.Outcome), nil
+	}
+	return Reservation{Key: key, Attempt: int(held.Attempt), once: o, lease: *held}, Executed, nil
+}
+
+var errLease = errors.New("the lease must be positive")
+
+// Confirm settles the key as done, with a value for duplicates (at most dedup.MaxValueBytes; nil: none), in the caller's
+// transaction: what the answer of the provider leads to in the database belongs into the same one. The lease may have run
+// out meanwhile, as long as nobody took over. After an error, [ErrLostLease] among them, tx is failed, as after an SQL
+// error, so that this holder's writes cannot be committed. The caller owns tx.
+//
+// Duplicates of a [Call] decode value as JSON: to settle one of those by hand, give it the JSON of its answer.
+func (r Reservation) Confirm(ctx context.Context, tx pgx.Tx, value []byte) error {
+	t := pg.FromPgxTx(tx)
+	err := r.move(value, func(c *claim.Claim) error { return c.Confirm(ctx, t, r.lease, value) })
+	if err != nil {
+		t.Fail(ctx)
+	}
+	return err
+}
+
+// Fail settles the key with a failure that no retry can mend; duplicates get value in a *[FinalError]. db may be a pool,
+// a connection or a transaction.
+func (r Reservation) Fail(ctx context.Context, db interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}, value []byte,
+) error {
+	return r.move(value, func(c *claim.Claim) error { return c.Fail(ctx, pg.FromPgx(db), r.lease, value) })
+}
+
+// Extend prolongs the lease to lease from now, by the server's clock; it never shortens it. For an attempt that takes
+// longer than was thought.
+func (r Reservation) Extend(ctx context.Context, db interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}, lease time.Duration,
+) error {
+	return r.move(nil, func(c *claim.Claim) error { return c.Extend(ctx, pg.FromPgx(db), r.lease, lease) })
+}
+
+// Release ends an attempt that is known to have sent nothing. After a first attempt the key is as if it had never been
+// seen; after a later one it is unfinished, for an earlier attempt may have sent.
+func (r Reservation) Release(ctx context.Context, db interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+},
+) error {
+	return r.move(nil, func(c *claim.Claim) error { return c.Release(ctx, pg.FromPgx(db), r.lease) })
+}
+
+// Void deletes the key, of which it was found out that no attempt took effect: the next delivery begins anew. It is one of
+// the ways to settle a key of [ErrUnknown]; Confirm and Fail are the others. Void only once no request of an earlier
+// attempt can still be on its way.
+func (r Reservation) Void(ctx context.Context, db interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+},
+) error {
+	return r.move(nil, func(c *claim.Claim) error { return c.Void(ctx, pg.FromPgx(db), r.lease) })
+}
+
+var errNotHeld = errors.New("this Reservation holds nothing; take one that Reserve returned with Executed")
+
+func (r Reservation) move(value []byte, move func(*claim.Claim) error) error {
+	c, err := r.once.claim(r.Key)
+	switch {
+	case err != nil:
+		return err
+	case r.lease == (claim.Lease{}):
+		err = &claim.Failure{Stage: "reserve", Err: errNotHeld}
+	case len(value) > dedup.MaxValueBytes:
+		err = &claim.Failure{Stage: "value", Err: errTooLarge}
+	default:
+		err = move(c)
+	}
+	return r.once.translate(r.Key, err)
+}
+
+// OpenKey is a key that is reserved or unfinished.
+type OpenKey struct {
+	Key Key // as it was claimed, less its time; its payload hash is in the Record
+	Record
+}
+
+// Open lists up to limit keys that are reserved or unfinished, those open for the longest first; an empty Source or
+// Operation of scope stands for all. It is what a reconciliation begins with. For each unfinished key:
+//
+//  1. [Once.Reserve] it. That takes it over whatever the provider remembers, and fences every earlier attempt.
+//  2. Look at the provider, by Key.External() or by what else it knows. Not before: between a look and the reservation a
+//     delivery could make another attempt.
+//  3. Confirm with the answer, Fail, or Void. Nothing of that was done in time: the lease runs out, and the key is open again.
+//
+// It reads the whole table: the lease has no index, which keeps claims and extensions cheap. db may be a pool, a
+// connection or a transaction.
+func (o Once) Open(ctx context.Context, db interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}, scope Scope, limit int,
+) ([]OpenKey, error) {
+	c, err := o.claim(Key{scope: Scope{"-", "-"}, id: "-"}) // any key will do: only the table counts
+	if err != nil {
+		return nil, err
+	}
+	c.Source, c.Operation = scope.Source, scope.Operation
+	found, err := c.OpenKeys(ctx, pg.FromPgx(db), limit)
+	if err != nil {
+		return nil, o.translate(Key{scope: scope}, err)
+	}
+	all := make([]OpenKey, len(found))
+	for i, f := range found {
+		all[i] = OpenKey{Key{scope: Scope{f.Source, f.Operation}, id: f.Key}, record(f.Record)}
+	}
+	return all, nil
+}

@@ -1,0 +1,260 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// ErrLostLease and ErrUnknown are what a holder can get beyond the errors of a claim.
+var (
+	ErrLostLease = errors.New("the reservation is no longer this holder's: another attempt took over, or it has ended")
+	ErrUnknown   = errors.New("an attempt was interrupted, and the provider may have forgotten it: whether it took effect must be settled by looking there")
+)
+
+// Lease is a reservation as its holder knows it.
+type Lease struct {
+	Attempt, Born int64
+}
+
+// Reserve reserves the key for lease, in a transaction of its own. remembers limits a take-over, see takeOverSQL; negative:
+// for ever. The row of a key that is settled already comes back with its Result; then the Lease is nil.
+func (c *Claim) Reserve(ctx context.Context, conn pg.Conn, lease, remembers time.Duration) (*Lease, Record, Result, error) {
+	lease = max(lease, time.Microsecond)
+	deadline := time.Now().Add(c.MaxWait)
+	end := ErrInProgress
+	for range looks {
+		var got Lease
+		ins, m := c.reserveStmt(&got, lease), c.look(0)
+		if err := c.within(ctx, conn, deadline, append([]*pg.Stmt{ins}, m.stmts()...)...); err != nil {
+			return nil, Record{}, Result{}, err
+		}
+		if ins.Rows == 1 {
+			return &got, Record{}, Result{}, nil
+		}
+		res, err := c.verdict(m)
+		switch {
+		case err == nil:
+			return nil, m.record, res, nil
+		case errors.Is(err, errAgain):
+			end = errHidden
+			continue
+		case !errors.Is(err, ErrUnfinished):
+			return nil, m.record, res, &Failure{Stage: stageReserve, Err: err}
+		}
+		end = ErrInProgress
+		take := c.takeOverStmt(&got, lease, remembers, m.record)
+		if err := c.within(ctx, conn, deadline, take); err != nil {
+			return nil, Record{}, Result{}, err
+		}
+		if take.Rows == 1 {
+			return &got, Record{}, Result{}, nil
+		}
+		// Somebody was faster, and the next look says so; or the provider's memory is over.
+		again, err := c.Lookup(ctx, conn)
+		switch {
+		case errors.Is(err, ErrNotFound):
+		case err != nil:
+			return nil, Record{}, Result{}, err
+		case forgotten(m.record, again, lease, remembers):
+			return nil, again, Result{}, &Failure{Stage: stageReserve, Err: ErrUnknown}
+		}
+	}
+	return nil, Record{}, Result{}, &Failure{Stage: stageReserve, Err: end}
+}
+
+// forgotten says whether a take-over failed because there is no time for another attempt in the provider's memory. Why not
+// only that the row is as it was: the holder may have extended its lease in between, and let it run out again. The memory
+// can only get shorter, so that what is true of the later look was true of the take-over, or has become so since.
+func forgotten(before, after Record, lease, remembers time.Duration) bool {
+	return after.Attempt == before.Attempt && after.ProcessedAt == before.ProcessedAt && !after.Done && !after.Leased &&
+		remembers >= 0 && after.AgeMicros+lease.Microseconds() > remembers.Microseconds()
+}
+
+func (c *Claim) reserveStmt(got *Lease, lease time.Duration) *pg.Stmt {
+	var hash any
+	if c.PayloadHash != nil {
+		hash = c.PayloadHash
+	}
+	s := &pg.Stmt{
+		SQL: c.SQL.reserve, Args: append(c.key(), hash, lease.Microseconds()),
+		Dest: []any{&got.Attempt, &got.Born},
+	}
+	if c.Timed {
+		s.SQL = c.SQL.reserveTimed
+		s.Args = append(s.Args, c.At, c.Retention.Microseconds())
+	}
+	return s
+}
+
+func (c *Claim) takeOverStmt(got *Lease, lease, remembers time.Duration, r Record) *pg.Stmt {
+	var memory any
+	if remembers >= 0 {
+		memory = remembers.Microseconds()
+	}
+	return &pg.Stmt{
+		SQL: c.SQL.takeOver, Args: append(c.key(), lease.Microseconds(), memory, r.Attempt, r.ProcessedAt),
+		Dest: []any{&got.Attempt, &got.Born},
+	}
+}
+
+// within sends stmts as one implicit transaction. With a MaxWait, other transactions that hold the row are waited for
+// until deadline: a holder that confirms, and one whose machine is gone while it did.
+func (c *Claim) within(ctx context.Context, conn pg.Conn, deadline time.Time, stmts ...*pg.Stmt) error {
+	if c.MaxWait <= 0 {
+		if err := conn.Send(ctx, stmts...); err != nil {
+			return c.failed(stageReserve, err)
+		}
+		return nil
+	}
+	begun := time.Now()
+	left := max(deadline.Sub(begun), time.Millisecond)
+	err := conn.Send(ctx, append([]*pg.Stmt{limit(left)}, stmts...)...)
+	switch {
+	case err == nil:
+		return nil
+	case timedOut(err, begun, left):
+		return &Failure{Stage: stageReserve, Err: ErrInProgress}
+	}
+	return c.failed(stageReserve, err)
+}
+
+// move sends one of the moves of a holder.
+func (c *Claim) move(ctx context.Context, conn pg.Conn, stage, sql string, l Lease, args ...any) error {
+	s := c.moveStmt(sql, l, args...)
+	if err := conn.Send(ctx, s); err != nil {
+		return c.failed(stage, err)
+	}
+	if s.Rows == 0 {
+		return &Failure{Stage: stage, Err: ErrLostLease}
+	}
+	return nil
+}
+
+func (c *Claim) moveStmt(sql string, l Lease, args ...any) *pg.Stmt {
+	return &pg.Stmt{SQL: sql, Args: append(append(c.key(), l.Attempt, l.Born), args...)}
+}
+
+// Confirm settles the key in the caller's transaction. A holder that lost its lease must not have its effects committed,
+// whatever the caller does with the error: the front door fails the transaction after any.
+func (c *Claim) Confirm(ctx context.Context, tx pg.Tx, l Lease, value []byte) error {
+	return c.move(ctx, tx, stageConfirm, c.SQL.confirm, l, bytes(value))
+}
+
+// Fail settles the key with a final failure.
+func (c *Claim) Fail(ctx context.Context, conn pg.Conn, l Lease, value []byte) error {
+	return c.move(ctx, conn, "fail", c.SQL.fail, l, bytes(value))
+}
+
+// Extend prolongs the lease.
+func (c *Claim) Extend(ctx context.Context, conn pg.Conn, l Lease, lease time.Duration) error {
+	return c.move(ctx, conn, "extend", c.SQL.extend, l, lease.Microseconds())
+}
+
+// End ends the lease early; what came of the attempt is open.
+func (c *Claim) End(ctx context.Context, conn pg.Conn, l Lease) error {
+	return c.move(ctx, conn, "end", c.SQL.end, l)
+}
+
+// Release ends an attempt that sent nothing. Of the first attempt nothing stays; after it, an earlier one may have sent.
+func (c *Claim) Release(ctx context.Context, conn pg.Conn, l Lease) error {
+	sql := c.SQL.release
+	if l.Attempt == 1 {
+		sql = c.SQL.void
+	}
+	return c.move(ctx, conn, "release", sql, l)
+}
+
+// Void deletes the key of which it is known that nothing was sent by any attempt.
+func (c *Claim) Void(ctx context.Context, conn pg.Conn, l Lease) error {
+	return c.move(ctx, conn, "void", c.SQL.void, l)
+}
+
+// bytes is nil as NULL.
+func bytes(b []byte) any {
+	if b == nil {
+		return nil
+	}
+	return b
+}
+
+// Finish confirms and runs fn in one transaction of its own, with the retries of [Run]. The confirmation comes first: it
+// locks the row, so that nobody takes over meanwhile.
+func (c *Claim) Finish(ctx context.Context, db pg.DB, l Lease, value []byte, fn func(context.Context) error) error {
+	r := run{Claim: c, db: db, fn: fn}
+	for try := 1; ; try++ {
+		err := r.finish(ctx, l, value)
+		if err == nil {
+			return nil
+		}
+		if !r.again || try >= c.Tries || !pause(ctx, try) {
+			return r.final(err)
+		}
+	}
+}
+
+// finish is one transaction of Finish.
+func (r *run) finish(ctx context.Context, l Lease, value []byte) error {
+	r.again = false
+	s := r.moveStmt(r.SQL.confirm, l, bytes(value))
+	tx, err := r.db.Begin(ctx, s)
+	if err != nil {
+		r.again = ctx.Err() == nil && retryable(err)
+		return r.failed(stageConfirm, err)
+	}
+	if s.Rows == 0 {
+		return r.finished(ctx, tx, l)
+	}
+	r.lostXID, r.lost = 0, nil
+	if err := r.effect(ctx, tx, 0); err != nil { // 0: only pgx gets here, whose Check needs no id
+		return err
+	}
+	return r.commit(ctx, tx, 1)
+}
+
+// finished tells a lease that was lost from a COMMIT that took place, though its reply was lost: only the holder of an
+// attempt can have settled the row at that attempt. Where the row is gone, or is another one, it cannot tell.
+func (r *run) finished(ctx context.Context, tx pg.OwnTx, l Lease) error {
+	lost := &Failure{Stage: stageConfirm, Err: ErrLostLease}
+	if r.lost == nil {
+		tx.Rollback(ctx)
+		return lost
+	}
+	var rec Record
+	read := r.readStmt(&rec)
+	if err := tx.SendAndRollback(ctx, read); err != nil {
+		r.again = ctx.Err() == nil && retryable(err)
+		return r.failed(stageConfirm, err)
+	}
+	if read.Rows == 0 || rec.ProcessedAt != l.Born {
+		return lost
+	}
+	r.lostXID, r.lost = 0, nil
+	if rec.Done && !rec.Failed && rec.Attempt == l.Attempt {
+		return nil
+	}
+	return lost
+}
+
+// Open is a key that is reserved or unfinished.
+type Open struct {
+	Source, Operation, Key string
+	Record
+}
+
+// OpenKeys lists them; empty source or operation stand for all.
+func (c *Claim) OpenKeys(ctx context.Context, conn pg.Conn, limit int) ([]Open, error) {
+	var all []Open
+	err := conn.Query(ctx, c.SQL.open, []any{c.Source, c.Operation, int64(limit)}, func(scan func(...any) error) error {
+		var o Open
+		err := scan(&o.Source, &o.Operation, &o.Key, &o.Attempt, &o.ProcessedAt, &o.AgeMicros, &o.Leased, &o.PayloadHash)
+		all = append(all, o)
+		return err
+	})
+	if err != nil {
+		return nil, c.failed("open", err)
+	}
+	return all, nil
+}

@@ -1,0 +1,82 @@
+package claim
+
+// The states of a key and the moves between them. Each move is one statement, whose WHERE holds the whole condition: a
+// state that was read before, in another statement or in a sub-select, may have passed. A holder is fenced by its attempt
+// and by the row's creation (processed_at): a row that was deleted and reserved anew begins at attempt 1 again.
+// clock_timestamp(), not now(): a transaction begun before the lease ran out would never see it run out.
+
+// reserveSQL: absent -> reserved. Why not ON CONFLICT DO UPDATE, which would take over in the same statement: it locks
+// the row of every duplicate, which is a write.
+const reserveSQL = `
+INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at, lease_until)
+VALUES ($1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timestamp() + $5::int8 * interval '1 microsecond')
+ON CONFLICT (key, operation, source) DO NOTHING
+RETURNING attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8`
+
+// reserveTimedSQL is the same for a key with a time of its own ($6, microseconds since 1970): nothing is inserted where it
+// lies before the retention window ($7, microseconds). See insertTimedSQL.
+const reserveTimedSQL = `
+INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at, lease_until)
+SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timestamp() + $5::int8 * interval '1 microsecond'
+ WHERE timestamptz 'epoch' + $6::int8 * interval '1 microsecond'
+       >= clock_timestamp() - $7::int8 * interval '1 microsecond'
+ON CONFLICT (key, operation, source) DO NOTHING
+RETURNING attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8`
+
+// takeOverSQL: unfinished -> reserved, by the next attempt. $5 is how long the provider remembers: an attempt must end
+// ($4, its lease) before that; NULL: for ever. $6 and $7 make sure that the row is the one whose payload was compared.
+const takeOverSQL = `
+UPDATE /*table*/processed_events
+   SET lease_until = clock_timestamp() + $4::int8 * interval '1 microsecond', attempt = attempt + 1
+ WHERE key = $3::text AND operation = $2::text AND source = $1::text
+   AND lease_until <= clock_timestamp()
+   AND attempt = $6::int4
+   AND processed_at = timestamptz 'epoch' + $7::int8 * interval '1 microsecond'
+   AND ($5::int8 IS NULL
+        OR clock_timestamp() + $4::int8 * interval '1 microsecond' <= processed_at + $5::int8 * interval '1 microsecond')
+RETURNING attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8`
+
+// The moves of a holder end with the same condition.
+const (
+	fencedSQL = `
+ WHERE key = $3::text AND operation = $2::text AND source = $1::text
+   AND attempt = $4::int4
+   AND processed_at = timestamptz 'epoch' + $5::int8 * interval '1 microsecond'
+   AND lease_until IS NOT NULL`
+
+	// confirmSQL: reserved or unfinished -> done.
+	confirmSQL = `
+UPDATE /*table*/processed_events SET lease_until = NULL, value = $6::bytea` + fencedSQL
+
+	// failSQL: reserved or unfinished -> failed.
+	failSQL = `
+UPDATE /*table*/processed_events SET lease_until = NULL, failed = true, value = $6::bytea` + fencedSQL
+
+	// extendSQL: reserved or unfinished -> reserved. Never shorter than it was.
+	extendSQL = `
+UPDATE /*table*/processed_events
+   SET lease_until = greatest(lease_until, clock_timestamp() + $6::int8 * interval '1 microsecond')` + fencedSQL
+
+	// endSQL: reserved -> unfinished, before the lease is over: the attempt is over, and nobody knows what came of it.
+	endSQL = `
+UPDATE /*table*/processed_events SET lease_until = least(lease_until, clock_timestamp())` + fencedSQL
+
+	// giveUpSQL: reserved or unfinished -> unfinished, for an attempt after the first: it was not sent, but the earlier
+	// ones may have been. The attempt is raised, so that the holder that released is fenced, too.
+	giveUpSQL = `
+UPDATE /*table*/processed_events SET lease_until = '-infinity', attempt = attempt + 1` + fencedSQL
+
+	// voidSQL: reserved or unfinished -> absent: nothing was ever sent under this key.
+	voidSQL = `
+DELETE FROM /*table*/processed_events` + fencedSQL
+)
+
+// openSQL lists the keys that are reserved or unfinished, the longest open first.
+const openSQL = `
+SELECT source, operation, key, attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8,
+       (extract(epoch FROM clock_timestamp() - processed_at) * 1000000)::int8,
+       lease_until > clock_timestamp(), payload_hash
+  FROM /*table*/processed_events
+ WHERE lease_until IS NOT NULL AND ($1::text = '' OR source = $1::text) AND ($2::text = '' OR operation = $2::text)
+ ORDER BY processed_at
+ LIMIT $3::int8`
