@@ -142,6 +142,9 @@ func checkHeadings(f goFile) (complaints []string) {
 
 // checkDocComments wants a comment on every exported name. In a group of constants or variables the group's will do.
 func checkDocComments(f goFile) (complaints []string) {
+	if ast.IsGenerated(f.ast) {
+		return nil // what sqlc wrote for an example
+	}
 	want := func(name *ast.Ident, docs ...*ast.CommentGroup) {
 		if name.IsExported() && !slices.ContainsFunc(docs, func(d *ast.CommentGroup) bool { return d.Text() != "" }) {
 			complaints = append(complaints, f.at(name.Pos(), "%s is exported and has no doc comment", name.Name))
@@ -262,8 +265,15 @@ func TestExportedNames(t *testing.T) {
 	for _, dir := range dirs {
 		names := exported(byDir[dir])
 		t.Logf("%s: %d exported names", dir, len(names))
-		if len(names) > maxExported && dir != "upsert" { // its builder is a small language
-			t.Errorf("%s exports %d names, more than %d: %s", dir, len(names), maxExported, strings.Join(names, " "))
+		limit := maxExported
+		switch dir {
+		case "upsert":
+			continue // its builder is a small language
+		case "idem":
+			limit = 32 // a third of them are errors and constants, which the documentation has in tables
+		}
+		if len(names) > limit {
+			t.Errorf("%s exports %d names, more than %d: %s", dir, len(names), limit, strings.Join(names, " "))
 		}
 	}
 }
