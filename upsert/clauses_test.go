@@ -112,8 +112,11 @@ func TestLastWins(t *testing.T) {
 			plan *string
 			want upsert.Outcome
 		}{
-			{"Ann", ptr("pro"), upsert.Inserted}, {"Bob", nil, upsert.Updated}, {"Bob", nil, upsert.Unchanged},
-			{"Bob", ptr("pro"), upsert.Unchanged}, {"Ann", nil, upsert.Updated},
+			{"Ann", ptr("pro"), upsert.Inserted},
+			{"Bob", nil, upsert.Updated},
+			{"Bob", nil, upsert.Unchanged},
+			{"Bob", ptr("pro"), upsert.Unchanged},
+			{"Ann", nil, upsert.Updated},
 		} {
 			res, err := run(stmt, user{Email: "a", Name: &s.name, Plan: s.plan})
 			require.NoError(t, err)

@@ -44,7 +44,8 @@ func TestMistakes(t *testing.T) {
 		{"equals are stopped", insert + update + "WHERE status.updated_at < excluded.updated_at", "", []event{active, tie}, "active"},
 		{
 			"each for itself", insert + update + "WHERE status.updated_at <= excluded.updated_at AND status.rank < excluded.rank", "",
-			[]event{{"active", 1, 9}, {"canceled", 2, 1}}, "active",
+			[]event{{"active", 1, 9}, {"canceled", 2, 1}},
+			"active",
 		},
 	}
 	for _, tt := range tests {
