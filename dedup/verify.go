@@ -16,7 +16,7 @@ type Problem struct {
 	Table string // the table, with its schema where it was found in one
 
 	// Kind is a short name that stays the same from version to version: "table missing", "table in another schema", "not a
-	// table", "not logged", "column missing", "column type", "column nullable", "column generated", "collation",
+	// table", "not logged", "column missing", "column type", "column nullable", "column default", "column generated", "collation",
 	// "constraint missing", "constraint deferrable", "index invalid", "index partial", "index on an expression", "index
 	// has more columns", "other unique index", "trigger", "rule", "row security", "rights missing".
 	Kind string

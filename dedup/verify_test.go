@@ -60,6 +60,22 @@ var damages = []struct {
 		CREATE TRIGGER d BEFORE INSERT ON processed_events FOR EACH ROW EXECUTE FUNCTION f();
 		ALTER TABLE processed_events DISABLE TRIGGER d`, nil, true},
 	{"rule", `CREATE RULE r AS ON INSERT TO processed_events DO INSTEAD NOTHING`, []string{"rule"}, true},
+	{"rule on UPDATE", `CREATE RULE r AS ON UPDATE TO processed_events DO ALSO NOTHING`, []string{"rule"}, true},
+	{
+		"collation of the index alone", dropKey + `CREATE UNIQUE INDEX i ON processed_events (key COLLATE "en-x-icu", operation, source)`,
+		[]string{"collation"},
+		true,
+	},
+	{
+		"collation of ours by name only", `CREATE SCHEMA odd; CREATE COLLATION odd."C" (provider = icu, locale = 'und');
+		ALTER TABLE processed_events ALTER COLUMN key TYPE text COLLATE odd."C"`, []string{"collation"}, true,
+	},
+	{
+		"defaults", `ALTER TABLE processed_events ALTER COLUMN processed_at DROP DEFAULT, ALTER COLUMN attempt DROP NOT NULL,
+		ALTER COLUMN lease_until SET DEFAULT now(), ADD COLUMN note text NOT NULL, ADD COLUMN fine text NOT NULL DEFAULT ''`,
+		[]string{"column default", "column nullable", "column default", "column default"},
+		true,
+	},
 	{"view", `ALTER TABLE processed_events RENAME TO hidden; CREATE VIEW processed_events AS SELECT * FROM hidden`, []string{"not a table"}, false},
 	{"partitioned", `DROP TABLE processed_events; CREATE TABLE processed_events (key text) PARTITION BY HASH (key)`, []string{"not a table"}, false},
 	{"in another schema of the path", `CREATE SCHEMA app; ALTER TABLE processed_events SET SCHEMA app`, []string{"table in another schema"}, false},

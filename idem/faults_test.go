@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/internal/faultconn"
 	"github.com/pgonce/pgonce/internal/pgtest"
@@ -260,4 +261,26 @@ func TestLostCommitThatHoldsTheKey(t *testing.T) {
 	script.Release()
 	s.gone(pool)
 	s.deliver(key, idem.Executed)
+}
+
+// The key's own time passes out of the window while the COMMIT is lost: no row is no answer, for the claim that would wait
+// for the old transaction is not made any more.
+func TestLostCommitOfAnExpiredKey(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	script := &faultconn.Script{When: faultconn.Commit, Mode: faultconn.DropBefore, KeepServer: true}
+	defer script.Release()
+	const window = 3 * time.Second
+	key := stripe.Key("evt_1").OccurredAt(time.Now())
+	pool := &hooked{Pool: s.broken(script, pgx.QueryExecModeCacheStatement), before: func(n int32) {
+		if n == 2 {
+			time.Sleep(window) // until the key's time has passed out of the window
+		}
+	}}
+	once := idem.Once{Table: dedup.Table{Retention: window}}
+	out, err := once.Run(s.ctx, pool, key, s.effect(key, new(atomic.Int32)))
+	wantUnknown(t, out, err)
+	require.ErrorIs(t, err, idem.ErrExpired)
+	script.Release()
+	s.gone(pool.Pool)
 }

@@ -34,7 +34,8 @@ func (o Outcome) String() string {
 }
 
 // DB is what [Run] needs to begin its transaction: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
-// A pgx.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not compile.
+// A pgx.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not compile; a
+// connection that is in a transaction is refused.
 type DB interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)

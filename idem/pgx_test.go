@@ -27,6 +27,34 @@ func TestTransactionIsNoDB(t *testing.T) {
 	}
 }
 
+// A connection that is in a transaction is refused: a BEGIN there is only a warning, and the ROLLBACK after a duplicate
+// would end the caller's transaction.
+func TestRunRefusesConnectionInTransaction(t *testing.T) {
+	t.Parallel()
+	pool := migrated(t, pgtest.Pool(t))
+	_, err := idem.Run(t.Context(), pool, stripe.Key("1"), nothing)
+	require.NoError(t, err)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `INSERT INTO effects (what) VALUES ('own')`)
+		require.NoError(t, err)
+		for _, id := range []string{"1", "2"} {
+			out, err := idem.Run(t.Context(), tx.Conn(), stripe.Key(id), nothing)
+			require.Zero(t, out)
+			require.ErrorContains(t, err, "use Do there")
+		}
+		return nil
+	}))
+	require.Equal(t, 1, rows(t, pool, "effects"))
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	for _, db := range []idem.DB{conn, conn.Conn()} {
+		out, err := idem.Run(t.Context(), db, stripe.Key("1"), nothing)
+		require.NoError(t, err)
+		require.Equal(t, idem.Duplicate, out)
+	}
+}
+
 func rows(t *testing.T, pool *pgxpool.Pool, table string) (n int) {
 	t.Helper()
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&n))

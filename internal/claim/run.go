@@ -106,8 +106,11 @@ func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
 	if err == errAgain {
 		return res, err
 	}
-	// The row has answered whose it is.
-	r.lostXID, r.lost = 0, nil
+	if m.read.Rows != 0 {
+		// The row has answered whose it is. No row is no answer: the claim of a key whose time has passed out of the window
+		// meanwhile does not wait for the transaction of the lost COMMIT.
+		r.lostXID, r.lost = 0, nil
+	}
 	if err != nil {
 		return Result{}, &Failure{Stage: stageClaim, Err: err}
 	}

@@ -66,31 +66,31 @@ func (c pgxConn) Query(ctx context.Context, sql string, args []any, row func(sca
 	return withoutDetail(c.q.SendBatch(ctx, b).Close())
 }
 
-// withoutDetail drops the DETAIL of a server's error, which prints the key where a constraint of the table is violated.
-// It is kept out of reach, not only out of the message: callers log the struct, too.
+// withoutDetail drops the DETAIL of a server's error, which prints the key where a constraint of the table is violated, and
+// its CONTEXT, which prints parameters where log_parameter_max_length_on_error says so. It is kept out of reach, not only out of the message: callers log the struct, too.
 func withoutDetail(err error) error {
 	if pgErr, ok := err.(*pgconn.PgError); ok {
-		if pgErr.Detail == "" {
+		if pgErr.Detail == "" && pgErr.Where == "" {
 			return err
 		}
 		clean := *pgErr
-		clean.Detail = ""
+		clean.Detail, clean.Where = "", ""
 		return &clean
 	}
 	if _, ok := err.(interface{ SQLState() string }); !ok {
 		return err
 	}
-	// Another driver's, *pq.Error say: a struct with the same field, which this package has no type for.
+	// Another driver's, *pq.Error say: a struct with the same fields, which this package has no type for.
 	v := reflect.ValueOf(err)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
 		return err
 	}
 	clean := reflect.New(v.Elem().Type())
 	clean.Elem().Set(v.Elem())
-	detail := clean.Elem().FieldByName("Detail")
-	if !detail.IsValid() || !detail.CanSet() || detail.Kind() != reflect.String {
-		return err
+	for _, name := range []string{"Detail", "Where"} {
+		if f := clean.Elem().FieldByName(name); f.IsValid() && f.CanSet() && f.Kind() == reflect.String {
+			f.SetString("")
+		}
 	}
-	detail.SetString("")
 	return clean.Interface().(error)
 }

@@ -90,7 +90,25 @@ type pgxDB struct {
 
 var errNoTx = errors.New("SendBatch gave no transaction for a batch that begins one; a wrapper must pass on BatchResults.Tx")
 
+// errInTx: a BEGIN inside of a transaction is only a warning, and the ROLLBACK after a duplicate would end the caller's.
+var errInTx = errors.New("the connection is in a transaction already; use Do there")
+
+// inTx reports whether db is a single connection that is in a transaction.
+func inTx(db PgxDB) bool {
+	var conn *pgx.Conn
+	switch db := db.(type) {
+	case *pgx.Conn:
+		conn = db
+	case interface{ Conn() *pgx.Conn }: // *pgxpool.Conn, and wrappers
+		conn = db.Conn()
+	}
+	return conn != nil && !conn.IsClosed() && conn.PgConn().TxStatus() != 'I'
+}
+
 func (d *pgxDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
+	if inTx(d.db) {
+		return nil, errInTx
+	}
 	b := &pgx.Batch{}
 	b.BeginTx(d.opts)
 	queue(b, stmts...)
@@ -114,7 +132,7 @@ func (d *pgxDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 
 type pgxOwnTx struct{ pgxTx }
 
-func (t *pgxOwnTx) Commit(ctx context.Context) error { return t.tx.Commit(ctx) }
+func (t *pgxOwnTx) Commit(ctx context.Context) error { return withoutDetail(t.tx.Commit(ctx)) }
 
 func (t *pgxOwnTx) Rollback(ctx context.Context) {
 	ctx, cancel := detached(ctx)

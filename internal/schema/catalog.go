@@ -15,7 +15,7 @@ SELECT c.oid::int8, n.nspname::text, c.relkind::text, c.relpersistence::text,
        coalesce(obj_description(c.oid, 'pg_class'), ''),
        coalesce(array_position(current_schemas(false), n.nspname), 0)::int8,
        pg_table_is_visible(c.oid), row_security_active(c.oid),
-       has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
          AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'),
        current_user::text
   FROM pg_catalog.pg_class AS c
@@ -62,7 +62,9 @@ func lookUp(ctx context.Context, conn pg.Conn, name pg.Name) (found, error) {
 }
 
 const columnsSQL = `
-SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull, coalesce(co.collname::text, ''),
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+       CASE WHEN co.collnamespace = 'pg_catalog'::regnamespace THEN '' ELSE coalesce(co.collnamespace::regnamespace::text || '.', '') END
+         || coalesce(co.collname::text, ''),
        coalesce(co.collisdeterministic, true), a.attgenerated <> '' OR a.attidentity <> '', a.atthasdef
   FROM pg_catalog.pg_attribute AS a
   LEFT JOIN pg_catalog.pg_collation AS co ON co.oid = a.attcollation
@@ -99,7 +101,8 @@ const indexesSQL = `
 SELECT ix.indexrelid::int8, ic.relname::text, i.ord::int8, coalesce(a.attname::text, ''),
        ix.indisvalid, ix.indisready, ix.indimmediate, ix.indpred IS NOT NULL,
        coalesce(con.conname::text, ''), coalesce(pg_get_constraintdef(con.oid), ''),
-       coalesce(co.collname::text, '')
+       CASE WHEN co.collnamespace = 'pg_catalog'::regnamespace THEN '' ELSE coalesce(co.collnamespace::regnamespace::text || '.', '') END
+         || coalesce(co.collname::text, '')
   FROM pg_catalog.pg_index AS ix
   JOIN pg_catalog.pg_class AS ic ON ic.oid = ix.indexrelid
  CROSS JOIN LATERAL unnest(ix.indkey::int2[], ix.indcollation::oid[]) WITH ORDINALITY AS i (attnum, coll, ord)
@@ -156,8 +159,8 @@ func (ix *index) covers(columns []string) bool {
 	return true
 }
 
-// meddlersSQL lists what may change or drop a row before it is inserted: enabled BEFORE INSERT row triggers, and rules.
-// tgtype: 1 row, 2 before, 4 insert. ev_type 3: INSERT.
+// meddlersSQL lists what may change or drop a row before it is inserted, enabled BEFORE INSERT row triggers, and rules,
+// with which PostgreSQL refuses ON CONFLICT. tgtype: 1 row, 2 before, 4 insert. ev_type 2: UPDATE, 3: INSERT.
 const meddlersSQL = `
 SELECT 'trigger', t.tgname::text
   FROM pg_catalog.pg_trigger AS t
@@ -165,7 +168,7 @@ SELECT 'trigger', t.tgname::text
 UNION ALL
 SELECT 'rule', r.rulename::text
   FROM pg_catalog.pg_rewrite AS r
- WHERE r.ev_class = $1::int8::oid AND r.ev_type = '3' AND r.ev_enabled <> 'D'
+ WHERE r.ev_class = $1::int8::oid AND r.ev_type IN ('2', '3') AND r.ev_enabled <> 'D'
  ORDER BY 1, 2`
 
 type meddler struct{ kind, name string }

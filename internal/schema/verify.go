@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -23,6 +24,7 @@ const (
 	nullable      = "column nullable"
 	collation     = "collation"
 	generated     = "column generated"
+	columnDefault = "column default"
 	noConstraint  = "constraint missing"
 	invalidIndex  = "index invalid"
 	deferrable    = "constraint deferrable"
@@ -69,12 +71,13 @@ func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) 
 		return nil, err
 	}
 	v.columns(cols)
+	v.defaults(cols)
 
 	ixs, err := indexes(ctx, conn, f.here.oid)
 	if err != nil {
 		return nil, err
 	}
-	v.indexes(ixs)
+	v.indexes(ixs, cols)
 
 	ms, err := meddlers(ctx, conn, f.here.oid)
 	if err != nil {
@@ -161,7 +164,7 @@ func (v *verifier) columns(cols map[string]column) {
 		if isKey && !c.notNull {
 			v.alter(nullable, "the column "+want.name+" may be NULL, and two NULLs are not equal to a unique index", "ALTER COLUMN %s SET NOT NULL", pg.Quote(want.name))
 		}
-		if isKey && c.collation != "C" && c.collation != "POSIX" {
+		if isKey && !bytewise(c.collation) {
 			why := "whose order may change with the operating system, which breaks the index"
 			if !c.deterministic {
 				why = "which is not deterministic: it takes different keys for equal"
@@ -172,11 +175,49 @@ func (v *verifier) columns(cols map[string]column) {
 	}
 }
 
+// bytewise reports whether the collation is one of PostgreSQL's own that compare bytes.
+func bytewise(collation string) bool { return collation == "C" || collation == "POSIX" }
+
+// defaults looks at what a claim leaves to the table: three columns have a default, three must not, and there must be
+// nothing else that has to be given.
+func (v *verifier) defaults(cols map[string]column) {
+	for _, name := range []string{"processed_at", "attempt", "failed"} {
+		c, ok := cols[name]
+		if ok && !c.notNull {
+			v.alter(nullable, "the column "+name+" may be NULL, which no reader of the table expects", "ALTER COLUMN %s SET NOT NULL", pg.Quote(name))
+		}
+		if ok && !c.hasDefault {
+			v.alter(columnDefault, "the column "+name+" has no default, and a claim does not set it", "ALTER COLUMN %s SET DEFAULT %s", pg.Quote(name),
+				map[string]string{"processed_at": "now()", "attempt": "1", "failed": "false"}[name])
+		}
+	}
+	for _, name := range []string{"payload_hash", "value", "lease_until"} {
+		if c := cols[name]; c.hasDefault {
+			v.alter(columnDefault, "the column "+name+" has a default, which would say of every claim what is not so", "ALTER COLUMN %s DROP DEFAULT", pg.Quote(name))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(cols)) {
+		known := slices.ContainsFunc(columnTypes, func(want struct{ name, kind, define string }) bool { return want.name == name })
+		if c := cols[name]; !known && c.notNull && !c.hasDefault && !c.generated {
+			v.alter(columnDefault, "the column "+pg.Quote(name)+" must be given, and a claim does not know it", "ALTER COLUMN %s DROP NOT NULL", pg.Quote(name))
+		}
+	}
+}
+
 // indexes looks for the index that is the guarantee, and says of every other unique one what it does.
-func (v *verifier) indexes(ixs []*index) {
+func (v *verifier) indexes(ixs []*index, cols map[string]column) {
+	// An index may compare by another collation than its column has. (A column's own is reported with the column.)
+	astray := func(ix *index) bool {
+		for i, c := range ix.columns {
+			if bytewise(cols[c].collation) && !bytewise(ix.collations[i]) {
+				return true
+			}
+		}
+		return false
+	}
 	sound := false
 	for _, ix := range ixs {
-		if ix.on(keyColumns) && ix.valid && ix.ready && ix.immediate && !ix.partial {
+		if ix.on(keyColumns) && !astray(ix) && ix.valid && ix.ready && ix.immediate && !ix.partial {
 			sound = true
 		}
 	}
@@ -206,6 +247,8 @@ func (v *verifier) indexes(ixs []*index) {
 			kind, message = exprIndex, "is on an expression, not on the columns themselves"
 		case !ix.on(keyColumns):
 			kind, message = moreColumns, "has a column besides "+strings.Join(keyColumns, ", ")+": one key can be there twice"
+		case astray(ix):
+			kind, message = collation, `compares by another collation than "C", which may change with the operating system, or take different keys for equal`
 		default:
 			continue
 		}
@@ -233,7 +276,7 @@ func (v *verifier) indexes(ixs []*index) {
 func (v *verifier) meddlers(ms []meddler) {
 	for _, m := range ms {
 		if m.kind == "rule" {
-			v.report(insertRule, "the rule "+pg.Quote(m.name)+" rewrites INSERT: the row that is claimed need not be the one that is stored",
+			v.report(insertRule, "with the rule "+pg.Quote(m.name)+" on INSERT or UPDATE, PostgreSQL refuses ON CONFLICT, and so every claim",
 				"DROP RULE %s ON %s", pg.Quote(m.name), v.table.Quoted())
 			continue
 		}
