@@ -24,7 +24,7 @@ func TestBuildRefuses(t *testing.T) {
 		B int `db:"a"`
 	}
 	type hidden struct {
-		a int `db:"a"` //nolint:unused // the tag on it is the mistake
+		a int `db:"a"` //lint:ignore U1000 the tag on it is the mistake
 	}
 	type reserved struct {
 		A int `db:"pgonce_new"`

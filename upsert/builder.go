@@ -24,9 +24,8 @@ func (r rule) String() string { return [...]string{"", "Version", "FirstWins", "
 
 // spec is a Builder without its type.
 type spec struct {
-	name   string
-	typ    reflect.Type
-	fields []field
+	name string
+	typ  reflect.Type
 
 	target      []string // columns and expressions, as given
 	where       string

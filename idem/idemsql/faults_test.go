@@ -113,15 +113,6 @@ func (s *site) eventually(what string, cond func() bool) {
 	require.Eventually(s, cond, 20*time.Second, time.Millisecond, what)
 }
 
-// terminate ends a session, and waits until it is gone.
-func (s *site) terminate(pid int) {
-	s.Helper()
-	s.count(`SELECT pg_terminate_backend($1::int4)::int`, pid)
-	s.eventually("the session is gone", func() bool {
-		return s.count(`SELECT count(*) FROM pg_stat_activity WHERE pid = $1::int4`, pid) == 0
-	})
-}
-
 // A COMMIT that was lost, or whose reply was, is settled by claiming again.
 func TestLostCommit(t *testing.T) {
 	for _, fault := range []faultconn.Mode{faultconn.DropReply, faultconn.DropBefore, faultconn.Reset} {
