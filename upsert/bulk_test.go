@@ -242,6 +242,25 @@ func TestLockOrderIsTheKeys(t *testing.T) {
 	require.Equal(t, []string{"xc yC yb za"}, slices.Collect(maps.Keys(seen)))
 }
 
+// The order is the statement's own: rows that reach it unsorted are locked by their keys too.
+func TestStatementSorts(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := pgtest.Pool(t)
+	create(t, pool, "plain", "orders", orderColumns)
+	_, err := orders.ExecMany(ctx, pool, slices.Values([]order{}), nil)
+	require.NoError(t, err)
+	_, many := upsert.Texts(orders)
+	for _, distinct := range []bool{false, true} {
+		for _, withRows := range []bool{false, true} {
+			exec(t, pool, "TRUNCATE orders")
+			exec(t, pool, many(withRows, distinct), pgx.QueryExecModeExec,
+				"{0,1,2}", "{c,a,b}", "{s,s,s}", "{2026-03-01,2026-03-01,2026-03-01}", "{1,1,1}")
+			require.Equal(t, "a b c", get[string](t, pool, "SELECT string_agg(id, ' ' ORDER BY ctid) FROM orders"))
+		}
+	}
+}
+
 // A column that may not be NULL, left out by the event, keeps what a rival has put there in the meantime, also in a batch.
 func TestAbsentValueUnderRace(t *testing.T) {
 	t.Parallel()
