@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -185,12 +187,39 @@ func book(ctx context.Context, tx pgx.Tx, order string, r receipt) error {
 // providerServer is the provider as an HTTP server. It outlives the processes that call it.
 type providerServer struct {
 	*provider
-	busy sync.WaitGroup
+	*httptest.Server
+
+	conns sync.Mutex
+	ended map[string]bool // each connection, by the client's address: whether it is at its end
 }
 
-func (p *providerServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	p.busy.Add(1)
-	defer p.busy.Done()
+func newProviderServer(remembers time.Duration) *providerServer {
+	p := &providerServer{provider: newProvider(remembers), ended: map[string]bool{}}
+	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(p.serve))
+	p.Config.ConnState = func(c net.Conn, state http.ConnState) {
+		p.conns.Lock()
+		defer p.conns.Unlock()
+		p.ended[c.RemoteAddr().String()] = state == http.StateClosed
+	}
+	p.Start()
+	return p
+}
+
+// settle waits until everything that dead processes had sent has arrived and been dealt with. Connections are accepted
+// in order: once one that is made now has been, there are no others on their way.
+func (p *providerServer) settle(t testing.TB) {
+	t.Helper()
+	last, err := net.Dial("tcp", p.Listener.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, last.Close())
+	require.Eventually(t, func() bool {
+		p.conns.Lock()
+		defer p.conns.Unlock()
+		return p.ended[last.LocalAddr().String()] && !slices.Contains(slices.Collect(maps.Values(p.ended)), false)
+	}, 20*time.Second, time.Millisecond)
+}
+
+func (p *providerServer) serve(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
 		return // it never came
@@ -257,7 +286,7 @@ func (k *killed) start(point string, orders ...string) {
 		require.True(k, status.Signaled() && status.Signal() == syscall.SIGKILL, "%v: %s", err, &stderr)
 		k.kills[point]++
 	}
-	k.provider.busy.Wait() // what it had sent has arrived
+	k.provider.settle(k)
 	lines, _ := readLines(k.spec.Outcomes)
 	for _, l := range lines {
 		order, outcome, _ := strings.Cut(l, "\t")
@@ -386,13 +415,12 @@ func TestKilledCall(t *testing.T) {
 				s.ctx = ctx
 			}
 			s.sql(`CREATE TABLE ledger (order_id text, receipt text, amount int)`)
-			p := &providerServer{provider: newProvider(kind.remembers)}
-			server := httptest.NewServer(p)
-			defer server.Close()
+			p := newProviderServer(kind.remembers)
+			defer p.Close()
 			k := &killed{
 				site: s, rand: seeded(t), provider: p, last: map[string]string{}, kills: map[string]int{},
 				spec: callerSpec{
-					DSN: s.cfg.ConnString(), Provider: server.URL, Remembers: kind.call,
+					DSN: s.cfg.ConnString(), Provider: p.URL, Remembers: kind.call,
 					Outcomes: filepath.Join(t.TempDir(), "outcomes"),
 				},
 			}

@@ -90,6 +90,24 @@ func TestTakeOverRaces(t *testing.T) {
 			require.ErrorIs(s, err, idem.ErrInProgress)
 			require.Zero(s, sent)
 		}},
+		"extended, and alive, without a memory": {"", func(s *site, key idem.Key, held idem.Reservation, n int) {
+			if n == 2 {
+				require.NoError(s, held.Extend(s.ctx, s.sound, time.Hour))
+			}
+		}, func(s *site, key idem.Key, sent int32, err error) {
+			require.ErrorIs(s, err, idem.ErrInProgress)
+			require.Zero(s, sent)
+		}},
+		"confirmed, without a memory": {"", func(s *site, key idem.Key, held idem.Reservation, n int) {
+			if n == 2 {
+				require.NoError(s, pgx.BeginFunc(s.ctx, s.sound, func(tx pgx.Tx) error {
+					return held.Confirm(s.ctx, tx, []byte(`{"ID":"ch_1"}`))
+				}))
+			}
+		}, func(s *site, key idem.Key, sent int32, err error) {
+			require.NoError(s, err)
+			require.Zero(s, sent)
+		}},
 		"confirmed": {"", func(s *site, key idem.Key, held idem.Reservation, n int) {
 			if n == 2 {
 				require.NoError(s, pgx.BeginFunc(s.ctx, s.sound, func(tx pgx.Tx) error {
@@ -141,9 +159,39 @@ func TestTakeOverRaces(t *testing.T) {
 			held := s.reserve(key)
 			s.expire(key)
 			c := s.till(key)
+			if strings.HasSuffix(name, "without a memory") {
+				c.Remembers = 0
+			}
 			_, _, err := c.Run(s.ctx, &between{Pool: s.sound, before: func(n int) { tc.before(s, key, held, n) }}, key)
 			tc.check(s, key, c.sent.Load(), err)
 		})
+	}
+}
+
+// Another attempt is made only where it would end, with its lease, before the provider may forget: here that is an hour of
+// ninety minutes. Both are counted from the row's creation, by the server's clock.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for age, again := range map[time.Duration]bool{
+		0: true, 29 * time.Minute: true, 31 * time.Minute: false, 89 * time.Minute: false, 91 * time.Minute: false, 100 * 24 * time.Hour: false,
+	} {
+		key := newKey()
+		s.reserve(key)
+		_, err := s.sound.Exec(s.ctx, `
+			UPDATE processed_events SET processed_at = processed_at - $2::int8 * interval '1 microsecond', lease_until = '-infinity'
+			 WHERE key = $1`, key.ID(), age.Microseconds())
+		require.NoError(t, err)
+		c := s.till(key)
+		c.Lease, c.Remembers = time.Hour, 90*time.Minute
+		_, out, err := c.Run(s.ctx, s.sound, key)
+		if again {
+			require.NoError(t, err, "%v", age)
+			require.Equal(t, idem.Executed, out)
+			continue
+		}
+		require.ErrorIs(t, err, idem.ErrUnknown, "%v", age)
+		require.Zero(t, c.sent.Load(), "%v", age)
 	}
 }
 

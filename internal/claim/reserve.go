@@ -58,19 +58,18 @@ func (c *Claim) Reserve(ctx context.Context, conn pg.Conn, lease, remembers time
 		case errors.Is(err, ErrNotFound):
 		case err != nil:
 			return nil, Record{}, Result{}, err
-		case forgotten(m.record, again, lease, remembers):
+		case forgotten(again, lease, remembers):
 			return nil, again, Result{}, &Failure{Stage: stageReserve, Err: ErrUnknown}
 		}
 	}
 	return nil, Record{}, Result{}, &Failure{Stage: stageReserve, Err: end}
 }
 
-// forgotten says whether a take-over failed because there is no time for another attempt in the provider's memory. Why not
-// only that the row is as it was: the holder may have extended its lease in between, and let it run out again. The memory
-// can only get shorter, so that what is true of the later look was true of the take-over, or has become so since.
-func forgotten(before, after Record, lease, remembers time.Duration) bool {
-	return after.Attempt == before.Attempt && after.ProcessedAt == before.ProcessedAt && !after.Done && !after.Leased &&
-		remembers >= 0 && after.AgeMicros+lease.Microseconds() > remembers.Microseconds()
+// forgotten says of a row that could not be taken over whether that is because there is no time for another attempt in the
+// provider's memory. Why not simply because the row is still there: the holder may have extended its lease in between, and
+// let it run out again. What is left of a memory only gets less, so that what is true of this later look stays true.
+func forgotten(r Record, lease, remembers time.Duration) bool {
+	return !r.Done && !r.Leased && remembers >= 0 && r.AgeMicros+lease.Microseconds() > remembers.Microseconds()
 }
 
 func (c *Claim) reserveStmt(got *Lease, lease time.Duration) *pg.Stmt {
@@ -95,7 +94,7 @@ func (c *Claim) takeOverStmt(got *Lease, lease, remembers time.Duration, r Recor
 		memory = remembers.Microseconds()
 	}
 	return &pg.Stmt{
-		SQL: c.SQL.takeOver, Args: append(c.key(), lease.Microseconds(), memory, r.Attempt, r.ProcessedAt),
+		SQL: c.SQL.takeOver, Args: append(c.key(), lease.Microseconds(), memory, r.ProcessedAt),
 		Dest: []any{&got.Attempt, &got.Born},
 	}
 }

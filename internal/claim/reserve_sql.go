@@ -24,14 +24,13 @@ ON CONFLICT (key, operation, source) DO NOTHING
 RETURNING attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8`
 
 // takeOverSQL: unfinished -> reserved, by the next attempt. $5 is how long the provider remembers: an attempt must end
-// ($4, its lease) before that; NULL: for ever. $6 and $7 make sure that the row is the one whose payload was compared.
+// ($4, its lease) before that; NULL: for ever. $6 makes sure that the row is the one whose payload was compared.
 const takeOverSQL = `
 UPDATE /*table*/processed_events
    SET lease_until = clock_timestamp() + $4::int8 * interval '1 microsecond', attempt = attempt + 1
  WHERE key = $3::text AND operation = $2::text AND source = $1::text
    AND lease_until <= clock_timestamp()
-   AND attempt = $6::int4
-   AND processed_at = timestamptz 'epoch' + $7::int8 * interval '1 microsecond'
+   AND processed_at = timestamptz 'epoch' + $6::int8 * interval '1 microsecond'
    AND ($5::int8 IS NULL
         OR clock_timestamp() + $4::int8 * interval '1 microsecond' <= processed_at + $5::int8 * interval '1 microsecond')
 RETURNING attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8`
