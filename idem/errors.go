@@ -92,6 +92,8 @@ func Retryable(err error) bool {
 	switch {
 	case err == nil:
 		return false
+	case errors.As(err, &e) && e.Stage == "fn":
+		return false // whatever fn met: the key may be committed without the whole effect
 	case errors.Is(err, ErrInProgress), errors.Is(err, ErrLostLease):
 		return true
 	case errors.As(err, &e) && e.Unknown:

@@ -82,8 +82,11 @@ type Once struct {
 //     tx, as always. [ErrInProgress], [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable.
 //
 // fn gets tx back behind a wrapper whose Commit and Rollback refuse; calling them fails the call. A nested tx.Begin is
-// fn's to use. fn that swallows an SQL error, or leaves rows open, gets an error from Do though it returned nil. What fn
-// does outside of tx (mail, HTTP) is not undone by a roll back, and is done again by the next delivery.
+// fn's to use. fn that swallows an SQL error, or leaves rows open, gets an error from Do though it returned nil. fn must
+// not end the transaction in SQL text: what it committed so stays, the key perhaps without the whole effect. Do finds a
+// COMMIT or ROLLBACK, also where fn then fails, and returns an *[Error] of the stage "fn", which is not [Retryable]; of a
+// BEGIN behind it pgx cannot tell it. What fn does outside of tx (mail, HTTP) is not undone by a roll back, and is done
+// again by the next delivery.
 //
 // The caller owns tx: Do begins, commits and rolls back nothing. A done ctx closes tx's connection, as in pgx. tx is not
 // safe for concurrent use; Do on different transactions is. fn must not be nil.

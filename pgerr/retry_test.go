@@ -215,24 +215,36 @@ func TestRetryableContext(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
 	for name, open := range drivers {
-		exec := open(t, dsn)
 		done, cancel := context.WithCancel(t.Context())
 		cancel()
-		err := exec(done, `SELECT pg_sleep(60)`)
-		require.Error(t, err, name)
+		err := cut(t, name, func() error { return open(t, dsn)(done, `SELECT pg_sleep(1)`) })
 		if name == "pgx/stdlib" {
 			require.Equal(t, driver.ErrBadConn, err, "it hides that the context was done, as the documentation says")
 		} else {
 			require.False(t, pgerr.Retryable(err), "%s: %v", name, err)
 		}
 
-		exec = open(t, dsn)
-		short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		err = exec(short, `SELECT pg_sleep(60)`)
-		cancel()
-		require.Error(t, err)
+		err = cut(t, name, func() error {
+			exec := open(t, dsn)
+			short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			return exec(short, `SELECT pg_sleep(1)`)
+		})
 		require.False(t, pgerr.Retryable(err), "%s: %v", name, err)
 	}
+}
+
+// cut runs a statement whose context ends before it does, and returns its error. lib/pq asks the server to cancel, and is
+// not heard when that comes before the statement: then it waits for the statement, and knows no error. So it has some tries.
+func cut(t *testing.T, driver string, exec func() error) (err error) {
+	t.Helper()
+	for range 20 {
+		if err = exec(); err != nil || driver != "lib/pq" {
+			break
+		}
+	}
+	require.Error(t, err, driver)
+	return err
 }
 
 // Attempts to connect: nobody listens, nobody answers, the server hangs up, the server refuses.

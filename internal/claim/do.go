@@ -3,6 +3,7 @@ package claim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/pgonce/pgonce/internal/pg"
@@ -21,7 +22,7 @@ func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error)
 	claimed := time.Now()
 	res.Waited = claimed.Sub(begun)
 	if f, ok := err.(*Failure); ok && f.unclear {
-		tx.Fail(ctx)
+		_ = tx.Fail(ctx)
 	}
 	if err != nil || !fresh {
 		return res, err
@@ -36,12 +37,19 @@ func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error)
 }
 
 // effect runs fn on the transaction of a new claim, and undoes it unless fn returned nil and left tx able to go on.
-// undo is deferred, and nothing recovered: a panic keeps its stack, and runtime.Goexit (t.FailNow) is covered too.
-func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) error, undo func(context.Context)) error {
+// undo is deferred, and nothing recovered: a panic keeps its stack, and runtime.Goexit (t.FailNow) is covered too. Where
+// undo finds that tx had ended before, the key may be committed with half of the effect, and fn's error alone would hide it.
+func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) error, undo func(context.Context) error) (err error) {
 	good := false
 	defer func() {
-		if !good {
-			undo(ctx)
+		if good {
+			return
+		}
+		if ended := undo(ctx); err != nil && errors.Is(ended, pg.ErrTxEnded) && !errors.Is(err, pg.ErrTxEnded) {
+			err = &Failure{
+				Stage: stageFn, Err: fmt.Errorf("%w, and fn returned: %w", ended, err),
+				Hint: "fn ended the transaction in SQL text: look what it committed, for the key may be there without the whole effect",
+			}
 		}
 	}()
 	if err := fn(ctx); err != nil {

@@ -125,7 +125,10 @@ func (r *run) effect(ctx context.Context, tx pg.OwnTx, xid int64) error {
 			r.again = ctx.Err() == nil && retryable(err) && tx.Check(ctx, xid) != nil
 		}
 		return err
-	}, tx.Rollback)
+	}, func(ctx context.Context) error {
+		defer tx.Rollback(ctx)
+		return tx.Check(ctx, xid)
+	})
 }
 
 // commit commits, and keeps what is needed to settle the answer when it does not come.

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -91,6 +92,33 @@ func misbehaving(t *testing.T, door Door) {
 			require.NoError(t, err)
 			k.wantEffects("a", int(n))
 		})
+	}
+
+	// fn that ended the transaction in SQL text, and fails: its error alone would hide that the key may be committed.
+	for _, own := range []bool{false, true} {
+		for _, text := range []string{"COMMIT", "ROLLBACK"} {
+			t.Run(fmt.Sprintf("EndsAndFails/own=%v/%s", own, text), func(t *testing.T) {
+				k := open(t, door)
+				fn := func(ctx context.Context, tx Tx) error {
+					require.NoError(t, tx.Exec(ctx, text))
+					return errBusiness
+				}
+				var err error
+				if own {
+					_, err = k.db.Run(k.ctx, Settings{}, scope.Key("evt_1"), fn)
+				} else {
+					tx := k.begin("")
+					_, err = tx.Do(k.ctx, Settings{}, scope.Key("evt_1"), fn)
+					_ = tx.Rollback(k.ctx)
+				}
+				var named *idem.Error
+				require.ErrorAs(t, err, &named)
+				require.Equal(t, "fn", named.Stage)
+				require.ErrorIs(t, err, errBusiness)
+				require.False(t, idem.Retryable(err))
+				require.True(t, k.db.Idle(k.ctx))
+			})
+		}
 	}
 
 	// fn that fails and also tried to end the transaction: its own error says more.

@@ -45,8 +45,8 @@ type Tx interface {
 
 	// Fail makes sure that the transaction cannot be committed, as an SQL error would, and that a rollback to a
 	// savepoint of the caller's makes it usable again. It works with a done context. Where the server cannot be told,
-	// the connection is closed.
-	Fail(ctx context.Context)
+	// the connection is closed. It returns ErrTxEnded where the transaction had ended already, however.
+	Fail(ctx context.Context) error
 }
 
 // What [Tx.Check] finds.

@@ -57,10 +57,12 @@ func (t *pgxTx) Check(ctx context.Context, _ int64) error {
 	return ErrTxEnded
 }
 
-func (t *pgxTx) Fail(ctx context.Context) {
-	switch t.Check(ctx, 0) {
-	case ErrTxEnded, ErrTxFailed, ErrLost:
-		return
+func (t *pgxTx) Fail(ctx context.Context) error {
+	switch err := t.Check(ctx, 0); err {
+	case ErrTxEnded:
+		return err
+	case ErrTxFailed, ErrLost:
+		return nil
 	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
@@ -71,6 +73,7 @@ func (t *pgxTx) Fail(ctx context.Context) {
 	if !conn.IsClosed() && conn.PgConn().TxStatus() != 'E' {
 		_ = conn.Close(ctx)
 	}
+	return nil
 }
 
 // PgxDB is what [FromPgxDB] needs: a pool or a connection, or a wrapper of one. A pgx.Tx has no BeginTx, so it does not fit.

@@ -53,16 +53,21 @@ func (t sqlTx) Check(ctx context.Context, xid int64) error {
 	return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 }
 
-func (t sqlTx) Fail(ctx context.Context) {
+func (t sqlTx) Fail(ctx context.Context) error {
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	_, err := t.q.ExecContext(ctx, failSQL)
 	switch {
 	case sqlState(err) == "3B001", sqlState(err) == "25P02": // failed now; failed before
+		return nil
 	case errors.Is(err, sql.ErrTxDone):
-	default:
-		abandon(t.q)
+		return ErrTxEnded
 	}
+	abandon(t.q)
+	if sqlState(err) == "25P01" { // there is no transaction
+		return ErrTxEnded
+	}
+	return nil
 }
 
 // abandon makes sure that a transaction which could not be failed cannot be committed: the server has lost it, or rows
