@@ -59,7 +59,18 @@ func TestExternalIsStable(t *testing.T) {
 func TestDerive(t *testing.T) {
 	charge := idem.Scope{Source: "shop", Operation: "charge"}.Key("order", "1").WithPayload([]byte("x"))
 	refund := charge.Derive("refund", "r/1")
-	require.Equal(t, idem.Scope{Source: "shop", Operation: "refund"}.Key("order", "1", "r/1"), refund)
+	require.Equal(t, "order/1//r%2F1", refund.ID())
+	require.Equal(t, idem.Scope{Source: "shop", Operation: "refund"}, refund.Scope())
+	seen := map[string]bool{}
+	shop := idem.Scope{Source: "shop", Operation: "charge"}
+	for _, k := range []idem.Key{
+		shop.Key("a").Derive("x", "b", "c"), shop.Key("a", "b").Derive("x", "c"), shop.Key("a").Derive("x", "b").Derive("x", "c"),
+		shop.Key("a", "b", "c").Derive("x"), shop.Key("a/b").Derive("x", "c"), shop.Key("a").Derive("x", "b/c"),
+	} {
+		require.NoError(t, k.Validate())
+		require.False(t, seen[k.ID()], "two derived keys share the id %s", k.ID())
+		seen[k.ID()] = true
+	}
 	require.Equal(t, idem.Scope{Source: "shop", Operation: "refund"}.Key("order", "1"), charge.Derive("refund"))
 	hashed := idem.Scope{Source: "shop", Operation: "charge"}.HashedKey("secret").Derive("refund", "1")
 	require.NoError(t, hashed.Validate())

@@ -8,9 +8,14 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 )
 
+// derived stands between an id and the parts of a derivation. No part is empty, so that it stands nowhere else. Why not
+// "/": the refund ("b", "c") of order "a" would be the refund "c" of order ("a", "b").
+const derived = "//"
+
 // Derive returns the key of another operation on the same id: a compensation, or the second step of a saga. It has the
-// source of k, the operation given, and k's id with parts behind it, as [Scope.Key] would join them; it drops time and
-// payload, for those were the message's. Charge and refund of one order:
+// source of k, the operation given, and k's id, with parts behind it where there are any; it drops time and payload, for
+// those were the message's. Different ids, or different parts, never give one key: where the id ends and the parts begin
+// is part of it. Charge and refund of one order:
 //
 //	charge := payments.Key(orderID)
 //	refund := charge.Derive("refund", refundID) // as idempotent as the charge
@@ -31,11 +36,11 @@ func (k Key) Derive(operation string, parts ...string) Key {
 	if d.fault = faultOfParts(parts); d.fault != (KeyError{}) {
 		return d.faulty()
 	}
-	if len(k.id)+1+encodedLen(parts) > dedup.MaxKeyBytes {
+	if len(k.id)+len(derived)+encodedLen(parts) > dedup.MaxKeyBytes {
 		d.fault = KeyError{"key", "is too long; use HashedKey"}
 		return d.faulty()
 	}
-	d.id += "/" + encode(parts)
+	d.id += derived + encode(parts)
 	return d
 }
 
