@@ -3,6 +3,7 @@ package dedup
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -13,12 +14,12 @@ import (
 
 // Problem is one thing that keeps a table from backing its keys.
 type Problem struct {
-	Table string // the table, with its schema where it was found in one
+	Table string // the table, with its schema where it was found in one; empty where it is the session's
 
 	// Kind is a short name that stays the same from version to version: "table missing", "table in another schema", "not a
 	// table", "not logged", "column missing", "column type", "column nullable", "column default", "column generated", "collation",
 	// "constraint missing", "constraint deferrable", "index invalid", "index partial", "index on an expression", "index
-	// has more columns", "other unique index", "trigger", "rule", "row security", "rights missing".
+	// has more columns", "other unique index", "trigger", "rule", "row security", "rights missing"; of the session, "asynchronous commit".
 	Kind string
 
 	Message string // what is wrong, and what it would lead to
@@ -33,15 +34,40 @@ func (e *VerifyError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d problem(s)", len(e.Problems))
 	for _, p := range e.Problems {
-		fmt.Fprintf(&b, "\n%s: %s: %s\n\tmend it with: %s", p.Table, p.Kind, p.Message, strings.ReplaceAll(p.Fix, "\n", "\n\t"))
+		b.WriteString("\n")
+		if p.Table != "" {
+			b.WriteString(p.Table + ": ")
+		}
+		fmt.Fprintf(&b, "%s: %s\n\tmend it with: %s", p.Kind, p.Message, strings.ReplaceAll(p.Fix, "\n", "\n\t"))
 	}
 	return b.String()
+}
+
+// Except returns e without the problems of the kinds given, for a program that accepts them knowingly, and nil where none
+// is left:
+//
+//	var found *dedup.VerifyError
+//	if errors.As(err, &found) {
+//		err = found.Except("asynchronous commit") // what a crash loses is sent again by our sender
+//	}
+func (e *VerifyError) Except(kinds ...string) error {
+	left := &VerifyError{}
+	for _, p := range e.Problems {
+		if !slices.Contains(kinds, p.Kind) {
+			left.Problems = append(left.Problems, p)
+		}
+	}
+	if len(left.Problems) == 0 {
+		return nil
+	}
+	return left
 }
 
 // Verify proves from the catalog that each table backs its keys; with none given, the zero [Table]. It asks: is there a
 // unique index on exactly the key's columns; is it valid, ready, immediate, without WHERE and expressions; can none of
 // the columns be NULL; is their collation "C"; can no BEFORE INSERT trigger, rule or row security change or hide a row;
-// is the table a logged one, and the one that the search path means; has the current role the rights to claim.
+// is the table a logged one, and the one that the search path means; has the current role the rights to claim. Of the
+// session it asks whether what it commits survives a crash of the server (synchronous_commit).
 //
 // It returns nil when all of it holds, a *[VerifyError] with every problem where not, and any other error when it could
 // not ask. It reads pg_catalog only, takes no lock that a claim could wait for, and answers for the current role and search
@@ -62,6 +88,11 @@ func Verify(ctx context.Context, db interface {
 		}
 		all = append(all, problems...)
 	}
+	problems, err := schema.Session(ctx, pg.FromPgx(db))
+	if err != nil {
+		return fmt.Errorf("dedup: verify: %w", err)
+	}
+	all = append(all, problems...)
 	if err := verifyError(all); err != nil {
 		return fmt.Errorf("dedup: verify: %w", err)
 	}

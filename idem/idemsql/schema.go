@@ -54,6 +54,11 @@ func Verify(ctx context.Context, db Conn, tables ...dedup.Table) error {
 		}
 		all = append(all, problems...)
 	}
+	problems, err := schema.Session(ctx, pg.FromSQL(db))
+	if err != nil {
+		return fmt.Errorf("idemsql: verify: %w", err)
+	}
+	all = append(all, problems...)
 	if err := verifyError(all); err != nil {
 		return fmt.Errorf("idemsql: verify: %w", err)
 	}

@@ -449,6 +449,11 @@ func TestMigrateAndVerify(t *testing.T) {
 		require.NoError(s, idemsql.Verify(s.ctx, s.sound))
 		tx := s.begin()
 		require.NoError(s, idemsql.Verify(s.ctx, tx, dedup.Table{}, own))
+		_, err = tx.ExecContext(s.ctx, `SET LOCAL synchronous_commit = off`)
+		require.NoError(s, err)
+		var session *dedup.VerifyError
+		require.ErrorAs(s, idemsql.Verify(s.ctx, tx, dedup.Table{}, own), &session)
+		require.NoError(s, session.Except("asynchronous commit"))
 		require.NoError(s, tx.Rollback())
 		for _, want := range []idem.Outcome{idem.Executed, idem.Duplicate} {
 			out, err := idemsql.Once{Table: own}.Run(s.ctx, s.sound, stripe.Key("1"), nothing)
