@@ -56,7 +56,8 @@ var (
 	ErrExpired         = errors.New("the key's time lies before the retention window; whether it was processed is no longer known")
 	ErrNotFound        = errors.New("no such key")
 
-	errHidden = errors.New("the key's row can be neither inserted nor read: a trigger, a rule or row security keeps it away; dedup.Verify names it")
+	errNoPartition = errors.New("the table has no partition for this key")
+	errHidden      = errors.New("the key's row can be neither inserted nor read: a trigger, a rule or row security keeps it away; dedup.Verify names it")
 )
 
 // Final is the failure that a key ended in, stored by the call that failed.
@@ -125,6 +126,13 @@ func (c *Claim) failed(stage string, err error) *Failure {
 		f.Hint = fmt.Sprintf("table %s: the role needs SELECT, INSERT, UPDATE and DELETE, and a row security policy that lets it see its rows", c.SQL.table)
 	case "25006":
 		f.Hint = "connected to a standby, or the transaction is read only"
+	case "23514":
+		// A row for which there is no partition. The server reports it as a violated CHECK, of the table and without a name.
+		// The code is not passed on: a caller would take it for a value of its own that a CHECK refuses.
+		if pgerr.Constraint(err) == "" && pg.ErrorTable(err) == c.SQL.name.Table {
+			f.Err = errNoPartition
+			f.Hint = fmt.Sprintf("table %s: dedup.Table.Maintain makes partitions, and dedup.Verify names what is missing", c.SQL.table)
+		}
 	}
 	return f
 }

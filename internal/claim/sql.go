@@ -83,6 +83,7 @@ SELECT set_config('pgonce.statement_timeout', current_setting('statement_timeout
 
 // SQL holds the statements on one table.
 type SQL struct {
+	name                                                              pg.Name
 	table                                                             string // for messages
 	insert, insertXID, insertTimed, insertTimedXID, read, own, forget string
 
@@ -107,6 +108,7 @@ func For(table string) (SQL, error) {
 func render(name pg.Name) SQL {
 	on := func(sql string) string { return strings.Replace(sql, marker, name.Quoted(), 1) }
 	return SQL{
+		name:           name,
 		table:          name.String(),
 		insert:         on(insertSQL),
 		insertXID:      on(insertSQL + returningXID),

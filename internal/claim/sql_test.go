@@ -19,7 +19,7 @@ func connect(t *testing.T) *pgx.Conn {
 	conn, err := pgx.Connect(t.Context(), pgtest.DSN(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })
-	_, err = conn.Exec(t.Context(), schema.DDL(pg.Name{Table: DefaultTable}))
+	_, err = conn.Exec(t.Context(), schema.DDL(schema.Table{Name: pg.Name{Table: DefaultTable}}))
 	require.NoError(t, err)
 	return conn
 }

@@ -36,6 +36,9 @@ const (
 	insertRule    = "rule"
 	rowSecurity   = "row security"
 	missingRights = "rights missing"
+	otherLayout   = "layout"
+	noPartition   = "partition missing"
+	pendingDetach = "partition half detached"
 )
 
 // keyColumns are the columns of the guarantee, in the order of the index that Migrate makes.
@@ -55,15 +58,15 @@ var columnTypes = []struct{ name, kind, define string }{
 }
 
 // Verify reads the catalog and returns what keeps the table from backing its keys, as the current role sees it.
-func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) {
-	f, err := lookUp(ctx, conn, name)
+func Verify(ctx context.Context, conn pg.Conn, t Table) ([]Problem, error) {
+	f, err := lookUp(ctx, conn, t.Name)
 	if err != nil {
 		return nil, err
 	}
-	if problems := f.place(name); len(problems) > 0 {
+	if problems := f.place(t); len(problems) > 0 {
 		return problems, nil
 	}
-	v := verifier{table: f.here.name(name.Table)}
+	v := verifier{table: f.here.name(t.Name.Table)}
 	v.relation(f.here)
 
 	cols, err := columns(ctx, conn, f.here.oid)
@@ -84,11 +87,24 @@ func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) 
 		return nil, err
 	}
 	v.meddlers(ms)
+	if t.Layout == Plain {
+		return v.problems, nil
+	}
+
+	by, parts, err := partitioningOf(ctx, conn, f.here.oid)
+	if err != nil {
+		return nil, err
+	}
+	v.hash(by, parts)
+	if err := v.partitions(ctx, conn, f.here.oid, parts); err != nil {
+		return nil, err
+	}
 	return v.problems, nil
 }
 
 // place says what is wrong with where the table stands: nothing else can be said of a table that SQL would not take.
-func (f *found) place(name pg.Name) []Problem {
+func (f *found) place(t Table) []Problem {
+	name := t.Name
 	v := verifier{table: name}
 	switch {
 	case f.here == nil && len(f.others) > 0:
@@ -96,9 +112,12 @@ func (f *found) place(name pg.Name) []Problem {
 		v.report(otherSchema, fmt.Sprintf("the table is in schema %s, which is not on the search path; name it with its schema", pg.Quote(other.Schema)),
 			"SET search_path = %s", pg.Quote(other.Schema))
 	case f.here == nil:
-		v.report(missingTable, "there is no such table", "%s", strings.TrimSpace(DDL(name)))
-	case f.here.kind != "r":
-		v.report(notATable, "it is a view, a foreign or a partitioned table, which layout Plain is not", "DROP %s %s",
+		v.report(missingTable, "there is no such table", "%s", strings.TrimSpace(DDL(t)))
+	case f.here.kind == "r" && t.Layout != Plain:
+		v.report(otherLayout, "it is an ordinary table, which layout Plain is, and not one of layout "+t.Layout.String(),
+			"-- give the table the layout that it has, or move its keys to a table of the other one")
+	case f.here.kind != "r" && (f.here.kind != "p" || t.Layout == Plain):
+		v.report(notATable, "it is a view, a foreign or a partitioned table, which layout "+t.Layout.String()+" is not", "DROP %s %s",
 			map[string]string{"v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE", "p": "TABLE"}[f.here.kind], name.Quoted())
 	case name.Schema == "" && f.here.path > 1:
 		// A role or a program with another search path would make or take another table, with other keys.
