@@ -37,7 +37,7 @@ func TestConformance(t *testing.T) {
 
 // The same over the other layouts, in one mode each: their tables differ, and the modes do not.
 func TestConformanceOfLayouts(t *testing.T) {
-	for name, layout := range map[string]dedup.Layout{"hash": dedup.Hash(4)} {
+	for name, layout := range map[string]dedup.Layout{"hash": dedup.Hash(4), "weekly": dedup.Weekly} {
 		t.Run(name, func(t *testing.T) {
 			conformance.Run(t, conformance.Door{Layout: layout, Open: func(t *testing.T) conformance.DB {
 				cfg := pgtest.Config(t)

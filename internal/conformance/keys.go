@@ -158,8 +158,8 @@ func setup(t *testing.T, door Door) {
 	t.Run("ConstraintMissing", func(t *testing.T) {
 		for name, ddl := range map[string]string{
 			"dropped":    `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey`,
-			"deferrable": `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey, ADD PRIMARY KEY (key, operation, source) DEFERRABLE`,
-			"more":       `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey, ADD PRIMARY KEY (key, operation, source, processed_at)`,
+			"deferrable": `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey, ADD PRIMARY KEY (` + door.primary() + `) DEFERRABLE`,
+			"more":       `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey, ADD PRIMARY KEY (` + door.primary() + `, processed_at)`,
 		} {
 			t.Run(name, func(t *testing.T) {
 				k := open(t, door)

@@ -11,12 +11,13 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Layout is how a table is laid out, as in package dedup: Plain, or hash and the number of partitions.
+// Layout is how a table is laid out, as in package dedup: Plain, Weekly, or hash and the number of partitions.
 type Layout int
 
 // The layouts.
 const (
-	Plain Layout = 0
+	Plain  Layout = 0
+	Weekly Layout = 1
 
 	hash Layout = 1 << 16
 
@@ -40,7 +41,7 @@ func (l Layout) Partitions() int {
 }
 
 // Known reports whether l is a layout.
-func (l Layout) Known() bool { return l == Plain || l.Partitions() > 0 }
+func (l Layout) Known() bool { return l == Plain || l == Weekly || l.Partitions() > 0 }
 
 func (l Layout) String() string {
 	switch n := l.Partitions(); {
@@ -48,6 +49,8 @@ func (l Layout) String() string {
 		return fmt.Sprintf("hash %d", n)
 	case l == Plain:
 		return "plain"
+	case l == Weekly:
+		return "weekly"
 	}
 	return "unknown"
 }

@@ -137,13 +137,18 @@ func (v *verifier) partitions(ctx context.Context, conn pg.Conn, oid int64, part
 	return nil
 }
 
-// hash looks at the partitions by hash: together they must take every key.
-func (v *verifier) hash(by partitioning, parts []partition) {
-	if by.strategy != "h" || !by.byKey {
-		v.report(otherLayout, "it is partitioned by "+by.definition+", which is not a hash of the key's columns",
-			"-- give the table the layout that it has, or make one of layout Hash and move the keys")
-		return
+// partitioned reports whether the table is partitioned as its layout says. Of one that is not, nothing else is said.
+func (v *verifier) partitioned(by partitioning) bool {
+	if v.layout == Weekly && by.definition == "RANGE (bucket)" || v.layout.Partitions() > 0 && by.strategy == "h" && by.byKey {
+		return true
 	}
+	v.report(otherLayout, "it is partitioned by "+by.definition+", which layout "+v.layout.String()+" is not",
+		"-- give the table the layout that it has, or move its keys to a table of the other one")
+	return false
+}
+
+// hash looks at the partitions by hash: together they must take every key.
+func (v *verifier) hash(parts []partition) {
 	// A set is complete when each remainder of the largest modulus has its partition: those of smaller ones, which divide
 	// it, stand for several.
 	modulus := int64(1)

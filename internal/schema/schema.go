@@ -24,13 +24,18 @@ var (
 	hash0001 string
 	//go:embed sql/0001_hash_leaf.sql
 	hashLeaf0001 string
+	//go:embed sql/0001_weekly.sql
+	weekly0001 string
 )
 
 // migrations returns the SQL of one version after the other, the first of version 1.
 func (t Table) migrations() []string {
 	on := func(sql string) string { return strings.ReplaceAll(sql, marker, t.Name.Quoted()) }
 	n := t.Layout.Partitions()
-	if n == 0 {
+	switch {
+	case t.Layout == Weekly:
+		return []string{on(weekly0001)}
+	case n == 0:
 		return []string{on(plain0001)}
 	}
 	var b strings.Builder
@@ -90,6 +95,18 @@ func migrate(ctx context.Context, tx pg.Conn, t Table) ([]Problem, error) {
 		}
 		if err := run(ctx, tx, migrations[version-1]); err != nil {
 			return nil, fmt.Errorf("version %d: %w", version, err)
+		}
+	}
+	if t.Layout == Weekly {
+		if found, err = lookUp(ctx, tx, t.Name); err != nil {
+			return nil, err
+		}
+		if problems := found.place(t); len(problems) > 0 {
+			return problems, nil
+		}
+		t.Name = found.here.name(t.Name.Table)
+		if _, err := makeWeeks(ctx, tx, t, found.here.oid); err != nil {
+			return nil, err
 		}
 	}
 	return Verify(ctx, tx, t)
