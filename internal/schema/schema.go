@@ -98,18 +98,33 @@ func migrate(ctx context.Context, tx pg.Conn, t Table) ([]Problem, error) {
 		}
 	}
 	if t.Layout == Weekly {
-		if found, err = lookUp(ctx, tx, t.Name); err != nil {
-			return nil, err
-		}
-		if problems := found.place(t); len(problems) > 0 {
-			return problems, nil
-		}
-		t.Name = found.here.name(t.Name.Table)
-		if _, err := makeWeeks(ctx, tx, t, found.here.oid); err != nil {
-			return nil, err
+		if problems, err := migrateWeeks(ctx, tx, t); err != nil || len(problems) > 0 {
+			return problems, err
 		}
 	}
 	return Verify(ctx, tx, t)
+}
+
+// migrateWeeks makes the partitions of a table of layout Weekly, new or not, unless it is another one.
+func migrateWeeks(ctx context.Context, tx pg.Conn, t Table) ([]Problem, error) {
+	found, err := lookUp(ctx, tx, t.Name)
+	if err != nil {
+		return nil, err
+	}
+	if problems := found.place(t); len(problems) > 0 {
+		return problems, nil
+	}
+	by, _, err := partitioningOf(ctx, tx, found.here.oid)
+	if err != nil {
+		return nil, err
+	}
+	v := verifier{table: found.here.name(t.Name.Table), layout: t.Layout}
+	if !v.partitioned(by) {
+		return v.problems, nil
+	}
+	t.Name = v.table
+	_, err = MakeWeeks(ctx, tx, t, found.here.oid)
+	return nil, err
 }
 
 // run sends the statements of a file one by one: a driver in extended mode takes one a message. The files hold no

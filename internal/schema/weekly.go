@@ -2,6 +2,7 @@ package schema
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -95,7 +96,8 @@ func attachWeek(table pg.Name, w week) string {
 // orphansSQL lists the tables beside $1 that were made as its partitions and are none.
 const orphansSQL = `
 SELECT c.relname::text, substring(obj_description(c.oid, 'pg_class') from '\d{4}-\d\d-\d\d$'),
-       substring(obj_description(c.oid, 'pg_class') from '\d{4}-\d\d-\d\d$')::date + 7 < clock_timestamp() AT TIME ZONE 'UTC'
+       to_char(substring(obj_description(c.oid, 'pg_class') from '\d{4}-\d\d-\d\d$')::date + 7, 'YYYY-MM-DD'),
+       substring(obj_description(c.oid, 'pg_class') from '\d{4}-\d\d-\d\d$')::date + 7 <= clock_timestamp() AT TIME ZONE 'UTC'
          - $2::int8 * interval '1 microsecond'
   FROM pg_catalog.pg_class AS c
  WHERE c.relnamespace = (SELECT relnamespace FROM pg_catalog.pg_class WHERE oid = $1::int8::oid)
@@ -107,15 +109,16 @@ SELECT c.relname::text, substring(obj_description(c.oid, 'pg_class') from '\d{4}
 type Orphan struct {
 	Name pg.Name
 	Week string
-	Over bool // its week lies before the retention
+	Over bool // its week lies before what is to be kept
+	end  string
 }
 
-// Orphans lists those of the table t, whose name has a schema. keep is the retention, in microseconds.
+// Orphans lists those of the table t, whose name has a schema. keep is how long keys are kept, in microseconds.
 func Orphans(ctx context.Context, conn pg.Conn, t Table, oid, keep int64) ([]Orphan, error) {
 	var all []Orphan
 	err := conn.Query(ctx, orphansSQL, []any{oid, keep}, func(scan func(...any) error) error {
 		o := Orphan{Name: pg.Name{Schema: t.Name.Schema}}
-		err := scan(&o.Name.Table, &o.Week, &o.Over)
+		err := scan(&o.Name.Table, &o.Week, &o.end, &o.Over)
 		if o.Name == WeekLeaf(t.Name, o.Week) { // else another table's
 			all = append(all, o)
 		}
@@ -127,31 +130,78 @@ func Orphans(ctx context.Context, conn pg.Conn, t Table, oid, keep int64) ([]Orp
 	return all, nil
 }
 
-// makeWeeks makes the partitions that are missing after the last one, in the caller's transaction; where there is none,
-// those of the whole window. It returns the names. Weeks before the last partition are left alone: a partition that has
-// been dropped may have held keys, which would run again.
-func makeWeeks(ctx context.Context, tx pg.Conn, t Table, oid int64) (made []pg.Name, err error) {
-	all, err := weeks(ctx, tx, t, oid, WeeksAhead)
-	if err != nil {
-		return nil, err
+// AttachOrphan returns the statement that makes o a partition again.
+func AttachOrphan(table pg.Name, o Orphan) string {
+	return fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')",
+		table.Quoted(), o.Name.Quoted(), o.Week, o.end)
+}
+
+// Find returns the table with its schema, and its oid.
+func Find(ctx context.Context, conn pg.Conn, t Table) (Table, int64, error) {
+	f, err := lookUp(ctx, conn, t.Name)
+	switch {
+	case err != nil:
+		return t, 0, err
+	case f.here == nil:
+		return t, 0, errors.New("there is no such table; dedup.Migrate makes it")
+	case f.here.kind != "p":
+		return t, 0, errors.New("it is not partitioned, which layout " + t.Layout.String() + " is")
 	}
-	orphans, err := Orphans(ctx, tx, t, oid, t.Retention.Microseconds())
+	t.Name = f.here.name(t.Name.Table)
+	return t, f.here.oid, nil
+}
+
+// Lacks reports whether MakeWeeks has something to make, and which week has the last partition.
+func Lacks(ctx context.Context, conn pg.Conn, t Table, oid int64) (lacks bool, last string, err error) {
+	missing, last, err := missingWeeks(ctx, conn, t, oid)
+	return len(missing) > 0, last, err
+}
+
+// missingWeeks returns what is to be made: the weeks after the last partition (where there is none, the whole window), and
+// those whose table is there, and was detached or never attached. Earlier weeks are left alone: a partition that is gone
+// may have held keys, which would run again.
+func missingWeeks(ctx context.Context, conn pg.Conn, t Table, oid int64) (missing []missingWeek, last string, err error) {
+	all, err := weeks(ctx, conn, t, oid, WeeksAhead)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
+	orphans, err := Orphans(ctx, conn, t, oid, t.Retention.Microseconds())
+	if err != nil {
+		return nil, "", err
+	}
+	last = "none"
 	there := map[string]bool{}
 	for _, o := range orphans {
 		there[o.Week] = true
 	}
 	for _, w := range all {
-		var sqls []string
 		switch {
-		case w.taken || !w.after && !there[w.from]:
-			continue
-		case !there[w.from]:
-			sqls = createWeek(t.Name, w)
+		case w.taken:
+			last = w.from
+		case w.after || there[w.from]:
+			missing = append(missing, missingWeek{w, there[w.from]})
 		}
-		for _, sql := range append(sqls, attachWeek(t.Name, w)) {
+	}
+	return missing, last, nil
+}
+
+type missingWeek struct {
+	week
+	made bool // its table is there
+}
+
+// MakeWeeks makes the partitions that are missing, in the caller's transaction, and returns their names.
+func MakeWeeks(ctx context.Context, tx pg.Conn, t Table, oid int64) (made []pg.Name, err error) {
+	missing, _, err := missingWeeks(ctx, tx, t, oid)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range missing {
+		var sqls []string
+		if !w.made {
+			sqls = createWeek(t.Name, w.week)
+		}
+		for _, sql := range append(sqls, attachWeek(t.Name, w.week)) {
 			if err := tx.Send(ctx, &pg.Stmt{SQL: sql}); err != nil {
 				return nil, fmt.Errorf("the partition of the week %s: %w", w.from, err)
 			}
