@@ -27,12 +27,6 @@ const (
 // MaxValueBytes is the largest value that can be stored with a key, in bytes. Values are answers, not documents.
 const MaxValueBytes = 1 << 20
 
-// Layout is how a table is laid out on disk. The zero value is [Plain].
-type Layout int
-
-// Plain is one ordinary table with one index.
-const Plain Layout = 0
-
 // Table names a dedup table. The zero value is the table processed_events, found by the search path, with layout Plain
 // and [DefaultRetention]. A Table is a description: making one reads and writes nothing.
 type Table struct {
@@ -49,32 +43,39 @@ type Table struct {
 	Retention time.Duration
 }
 
-// resolve validates t and returns its name.
-func (t Table) resolve() (pg.Name, error) {
+// resolve validates t and returns what the engine knows it by.
+func (t Table) resolve() (schema.Table, error) {
+	s := schema.Table{Name: pg.Name{Table: schema.DefaultTable}, Layout: schema.Layout(t.Layout), Retention: t.Retention}
 	switch {
-	case t.Layout != Plain:
-		return pg.Name{}, errors.New("the table's layout is unknown")
+	case !s.Layout.Known():
+		return schema.Table{}, errors.New("the table's layout is unknown")
 	case t.Retention < 0:
-		return pg.Name{}, errors.New("the table's retention is negative")
-	case t.Name == "":
-		return pg.Name{Table: schema.DefaultTable}, nil
+		return schema.Table{}, errors.New("the table's retention is negative")
 	}
-	return pg.ParseName(t.Name)
+	if t.Retention == 0 {
+		s.Retention = DefaultRetention
+	}
+	if t.Name == "" {
+		return s, nil
+	}
+	var err error
+	s.Name, err = pg.ParseName(t.Name)
+	return s, err
 }
 
-func resolveAll(tables []Table) ([]pg.Name, error) {
+func resolveAll(tables []Table) ([]schema.Table, error) {
 	if len(tables) == 0 {
 		tables = []Table{{}}
 	}
-	names := make([]pg.Name, len(tables))
+	all := make([]schema.Table, len(tables))
 	for i, t := range tables {
-		name, err := t.resolve()
+		s, err := t.resolve()
 		if err != nil {
 			return nil, err
 		}
-		names[i] = name
+		all[i] = s
 	}
-	return names, nil
+	return all, nil
 }
 
 // Validate reports whether t can be a table: its name, layout and retention. It does not look at a database; that is
@@ -89,11 +90,11 @@ func (t Table) Validate() error {
 // DDL returns the SQL that makes the table, for goose, golang-migrate, tern, atlas or psql. It can be run again. Its
 // comments state the locks it takes. DDL panics where [Table.Validate] would return an error.
 func (t Table) DDL() string {
-	name, err := t.resolve()
+	s, err := t.resolve()
 	if err != nil {
 		panic("dedup: Table.DDL: " + err.Error())
 	}
-	return schema.DDL(name)
+	return schema.DDL(s)
 }
 
 // Migrate makes the tables, or brings them up to the version of this library; with none given, the zero [Table]. It owns
@@ -107,13 +108,13 @@ func Migrate(ctx context.Context, db interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }, tables ...Table,
 ) error {
-	names, err := resolveAll(tables)
+	all, err := resolveAll(tables)
 	if err != nil {
 		return fmt.Errorf("dedup: migrate: %w", err)
 	}
 	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
 	err = pgx.BeginTxFunc(ctx, db, opts, func(tx pgx.Tx) error {
-		problems, err := schema.Migrate(ctx, pg.FromPgxTx(tx), names...)
+		problems, err := schema.Migrate(ctx, pg.FromPgxTx(tx), all...)
 		if err != nil {
 			return err
 		}

@@ -19,7 +19,8 @@ type Problem struct {
 	// Kind is a short name that stays the same from version to version: "table missing", "table in another schema", "not a
 	// table", "not logged", "column missing", "column type", "column nullable", "column default", "column generated", "collation",
 	// "constraint missing", "constraint deferrable", "index invalid", "index partial", "index on an expression", "index
-	// has more columns", "other unique index", "trigger", "rule", "row security", "rights missing"; of the session, "asynchronous commit".
+	// has more columns", "other unique index", "trigger", "rule", "row security", "rights missing"; of partitioned layouts,
+	// "layout", "partition missing", "partition half detached"; of the session, "asynchronous commit".
 	Kind string
 
 	Message string // what is wrong, and what it would lead to
@@ -76,13 +77,13 @@ func Verify(ctx context.Context, db interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }, tables ...Table,
 ) error {
-	names, err := resolveAll(tables)
+	resolved, err := resolveAll(tables)
 	if err != nil {
 		return fmt.Errorf("dedup: verify: %w", err)
 	}
 	var all []schema.Problem
-	for _, name := range names {
-		problems, err := schema.Verify(ctx, pg.FromPgx(db), name)
+	for _, t := range resolved {
+		problems, err := schema.Verify(ctx, pg.FromPgx(db), t)
 		if err != nil {
 			return fmt.Errorf("dedup: verify: %w", err)
 		}

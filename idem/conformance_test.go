@@ -35,6 +35,19 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+// The same over the other layouts, in one mode each: their tables differ, and the modes do not.
+func TestConformanceOfLayouts(t *testing.T) {
+	for name, layout := range map[string]dedup.Layout{"hash": dedup.Hash(4), "weekly": dedup.Weekly} {
+		t.Run(name, func(t *testing.T) {
+			conformance.Run(t, conformance.Door{Layout: layout, Open: func(t *testing.T) conformance.DB {
+				cfg := pgtest.Config(t)
+				cfg.MaxConns = 16
+				return pgxDB{pgtest.PoolConfig(t, cfg)}
+			}})
+		})
+	}
+}
+
 // migrated makes the tables that the tests use.
 func migrated(t testing.TB, pool *pgxpool.Pool) *pgxpool.Pool {
 	t.Helper()

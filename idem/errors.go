@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/front"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -25,6 +26,10 @@ var (
 	// ErrExpired: the key's time ([Key.OccurredAt]) lies before the table's retention, and there is no row. It may have
 	// been processed and purged, so it is not run again.
 	ErrExpired = claim.ErrExpired
+
+	// ErrFuture: on a table of layout dedup.Weekly, the key's time lies more than 24 hours in the future of the database's
+	// clock. It is not run.
+	ErrFuture = claim.ErrFuture
 
 	// ErrNotFound: [Once.Lookup] or [Once.Forget] found no row.
 	ErrNotFound = claim.ErrNotFound
@@ -113,6 +118,10 @@ func (o Once) translate(key Key, err error) error {
 	f, ok := err.(*claim.Failure)
 	if !ok {
 		return err
+	}
+	var fault *front.KeyFault
+	if errors.As(f.Err, &fault) {
+		return &KeyError{fault.Role, fault.Problem}
 	}
 	e := &Error{Scope: key.scope, Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: f.Cause()}
 	var final *claim.Final

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/front"
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
@@ -146,7 +147,7 @@ func (r Reservation) move(value []byte, move func(*claim.Claim) error) error {
 
 // OpenKey is a key that is reserved or unfinished.
 type OpenKey struct {
-	Key Key // as it was claimed, less its time; its payload hash is in the Record
+	Key Key // as it was claimed, less its time, where the table does not need it; its payload hash is in the Record
 	Record
 }
 
@@ -164,7 +165,7 @@ func (o Once) Open(ctx context.Context, db interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }, scope Scope, limit int,
 ) ([]OpenKey, error) {
-	c, err := o.claim(Key{scope: Scope{"-", "-"}, id: "-"}) // any key will do: only the table counts
+	c, err := o.claim(Key{scope: Scope{"-", "-"}, id: "-", facts: front.FromMicro(0)}) // any key will do: only the table counts
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +176,11 @@ func (o Once) Open(ctx context.Context, db interface {
 	}
 	all := make([]OpenKey, len(found))
 	for i, f := range found {
-		all[i] = OpenKey{Key{scope: Scope{f.Source, f.Operation}, id: f.Key}, record(f.Record)}
+		k := Key{scope: Scope{f.Source, f.Operation}, id: f.Key}
+		if _, inside := front.MillisOf(f.Key); o.Table.Layout == dedup.Weekly && !inside {
+			k.facts = front.FromMicro(f.At)
+		}
+		all[i] = OpenKey{k, record(f.Record)}
 	}
 	return all, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
 	"github.com/pgonce/pgonce/internal/conformance"
@@ -95,6 +96,19 @@ func TestConformance(t *testing.T) {
 			conformance.Run(t, conformance.Door{
 				Open:     func(t *testing.T) conformance.DB { return newDB(migrated(t, driver.open(t, pgtest.DSN(t), nil))) },
 				Features: conformance.Features{FnCannotEnd: true},
+			})
+		})
+	}
+}
+
+// The same over the other layouts, with one driver each.
+func TestConformanceOfLayouts(t *testing.T) {
+	for name, layout := range map[string]dedup.Layout{"hash": dedup.Hash(4), "weekly": dedup.Weekly} {
+		t.Run(name, func(t *testing.T) {
+			conformance.Run(t, conformance.Door{
+				Open:     func(t *testing.T) conformance.DB { return newDB(migrated(t, overPQ("")(t, pgtest.DSN(t), nil))) },
+				Features: conformance.Features{FnCannotEnd: true},
+				Layout:   layout,
 			})
 		})
 	}

@@ -180,6 +180,10 @@ func (o Once) translate(key idem.Key, err error) error {
 	if !ok {
 		return err
 	}
+	var fault *front.KeyFault
+	if errors.As(f.Err, &fault) {
+		return &idem.KeyError{Role: fault.Role, Problem: fault.Problem}
+	}
 	e := &idem.Error{Scope: key.Scope(), Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: f.Cause()}
 	var final *claim.Final
 	if errors.As(f.Err, &final) {

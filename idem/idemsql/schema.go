@@ -15,7 +15,7 @@ import (
 // several processes may call it at once. It ends with the checks of [Verify], and returns their *[dedup.VerifyError] for a
 // table that it cannot mend; then, as on any other error, nothing is changed. Safe for concurrent use.
 func Migrate(ctx context.Context, db DB, tables ...dedup.Table) (err error) {
-	names, err := namesOf(tables)
+	all, err := resolve(tables)
 	if err != nil {
 		return fmt.Errorf("idemsql: migrate: %w", err)
 	}
@@ -24,7 +24,7 @@ func Migrate(ctx context.Context, db DB, tables ...dedup.Table) (err error) {
 		return fmt.Errorf("idemsql: migrate: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after Commit
-	problems, err := schema.Migrate(ctx, pg.FromSQL(tx), names...)
+	problems, err := schema.Migrate(ctx, pg.FromSQL(tx), all...)
 	if err == nil {
 		err = verifyError(problems)
 	}
@@ -42,13 +42,13 @@ func Migrate(ctx context.Context, db DB, tables ...dedup.Table) (err error) {
 // when it could not ask. It reads pg_catalog only, and answers for the current role and search path: call it on the
 // connections that claim, at the start of the program or in its tests. Safe for concurrent use where db is.
 func Verify(ctx context.Context, db Conn, tables ...dedup.Table) error {
-	names, err := namesOf(tables)
+	resolved, err := resolve(tables)
 	if err != nil {
 		return fmt.Errorf("idemsql: verify: %w", err)
 	}
 	var all []schema.Problem
-	for _, name := range names {
-		problems, err := schema.Verify(ctx, pg.FromSQL(db), name)
+	for _, t := range resolved {
+		problems, err := schema.Verify(ctx, pg.FromSQL(db), t)
 		if err != nil {
 			return fmt.Errorf("idemsql: verify: %w", err)
 		}
@@ -65,25 +65,28 @@ func Verify(ctx context.Context, db Conn, tables ...dedup.Table) error {
 	return nil
 }
 
-func namesOf(tables []dedup.Table) ([]pg.Name, error) {
+func resolve(tables []dedup.Table) ([]schema.Table, error) {
 	if len(tables) == 0 {
 		tables = []dedup.Table{{}}
 	}
-	names := make([]pg.Name, len(tables))
+	all := make([]schema.Table, len(tables))
 	for i, t := range tables {
 		if err := t.Validate(); err != nil {
 			return nil, err
 		}
-		names[i] = pg.Name{Table: schema.DefaultTable}
+		all[i] = schema.Table{Name: pg.Name{Table: schema.DefaultTable}, Layout: schema.Layout(t.Layout), Retention: t.Retention}
+		if t.Retention == 0 {
+			all[i].Retention = dedup.DefaultRetention
+		}
 		if t.Name != "" {
 			name, err := pg.ParseName(t.Name)
 			if err != nil {
 				return nil, err
 			}
-			names[i] = name
+			all[i].Name = name
 		}
 	}
-	return names, nil
+	return all, nil
 }
 
 // verifyError returns nil for no problems.

@@ -54,9 +54,11 @@ var (
 	ErrUnfinished      = errors.New("the key's reservation has run out, and its effect may be half done; Reserve may take it over")
 	ErrPayloadMismatch = errors.New("the key was used before with another payload")
 	ErrExpired         = errors.New("the key's time lies before the retention window; whether it was processed is no longer known")
+	ErrFuture          = errors.New("the key's time lies too far in the future")
 	ErrNotFound        = errors.New("no such key")
 
-	errHidden = errors.New("the key's row can be neither inserted nor read: a trigger, a rule or row security keeps it away; dedup.Verify names it")
+	errNoPartition = errors.New("the table has no partition for this key")
+	errHidden      = errors.New("the key's row can be neither inserted nor read: a trigger, a rule or row security keeps it away; dedup.Verify names it")
 )
 
 // Final is the failure that a key ended in, stored by the call that failed.
@@ -125,6 +127,13 @@ func (c *Claim) failed(stage string, err error) *Failure {
 		f.Hint = fmt.Sprintf("table %s: the role needs SELECT, INSERT, UPDATE and DELETE, and a row security policy that lets it see its rows", c.SQL.table)
 	case "25006":
 		f.Hint = "connected to a standby, or the transaction is read only"
+	case "23514":
+		// A row for which there is no partition. The server reports it as a violated CHECK, of the table and without a name.
+		// The code is not passed on: a caller would take it for a value of its own that a CHECK refuses.
+		if pgerr.Constraint(err) == "" && pg.ErrorTable(err) == c.SQL.name.Table {
+			f.Err = errNoPartition
+			f.Hint = fmt.Sprintf("table %s: dedup.Table.Maintain makes partitions, and dedup.Verify names what is missing", c.SQL.table)
+		}
 	}
 	return f
 }
@@ -193,6 +202,9 @@ func (c *Claim) insertStmt(xid *int64) *pg.Stmt {
 		s.SQL = c.SQL.insertTimed
 		s.Args = append(s.Args, c.At, c.Retention.Microseconds())
 	}
+	if c.SQL.weekly {
+		s.Args = append(s.Args, maxSkew.Microseconds())
+	}
 	if xid != nil {
 		s.SQL = c.SQL.insertXID
 		if c.Timed {
@@ -205,7 +217,7 @@ func (c *Claim) insertStmt(xid *int64) *pg.Stmt {
 
 func (c *Claim) readStmt(r *Record) *pg.Stmt {
 	return &pg.Stmt{
-		SQL: c.SQL.read, Args: c.key(),
+		SQL: c.SQL.read, Args: c.args(),
 		Dest: []any{
 			(*hexed)(&r.PayloadHash), (*hexed)(&r.Value), &r.Done, &r.Leased, &r.Failed, &r.Attempt, &r.ProcessedAt, &r.AgeMicros,
 		},
@@ -217,17 +229,23 @@ type met struct {
 	read, expired, own *pg.Stmt
 	record             Record
 	isExpired, isOwn   bool
+	isFuture           bool
 }
 
 // look prepares the second look; ownXID, where not 0, is the transaction whose row would be this call's own.
 func (c *Claim) look(ownXID int64) *met {
 	m := &met{}
 	m.read = c.readStmt(&m.record)
-	if c.Timed {
+	switch {
+	case c.SQL.weekly:
+		m.expired = &pg.Stmt{
+			SQL: windowSQL, Args: []any{c.At, c.Retention.Microseconds(), maxSkew.Microseconds()}, Dest: []any{&m.isExpired, &m.isFuture},
+		}
+	case c.Timed:
 		m.expired = &pg.Stmt{SQL: expiredSQL, Args: []any{c.At, c.Retention.Microseconds()}, Dest: []any{&m.isExpired}}
 	}
 	if ownXID != 0 {
-		m.own = &pg.Stmt{SQL: c.SQL.own, Args: append(c.key(), ownXID), Dest: []any{&m.isOwn}}
+		m.own = &pg.Stmt{SQL: c.SQL.own, Args: c.args(ownXID), Dest: []any{&m.isOwn}}
 	}
 	return m
 }
@@ -250,8 +268,11 @@ var errAgain = errors.New("claim again")
 func (c *Claim) verdict(m *met) (Result, error) {
 	r := &m.record
 	if m.read.Rows == 0 {
-		if m.isExpired {
+		switch {
+		case m.isExpired:
 			return Result{}, ErrExpired
+		case m.isFuture:
+			return Result{}, ErrFuture
 		}
 		return Result{}, errAgain
 	}
@@ -285,7 +306,7 @@ func (c *Claim) Lookup(ctx context.Context, conn pg.Conn) (Record, error) {
 
 // Store keeps a value in the key's row, in the transaction that claimed it.
 func (c *Claim) Store(ctx context.Context, conn pg.Conn, value []byte) error {
-	s := &pg.Stmt{SQL: c.SQL.store, Args: append(c.key(), value)}
+	s := &pg.Stmt{SQL: c.SQL.store, Args: c.args(value)}
 	if err := conn.Send(ctx, s); err != nil {
 		return c.failed("store", err)
 	}
@@ -297,7 +318,7 @@ func (c *Claim) Store(ctx context.Context, conn pg.Conn, value []byte) error {
 
 // Forget deletes the key's row in the caller's transaction.
 func (c *Claim) Forget(ctx context.Context, conn pg.Conn) error {
-	del := &pg.Stmt{SQL: c.SQL.forget, Args: c.key()}
+	del := &pg.Stmt{SQL: c.SQL.forget, Args: c.args()}
 	if err := conn.Send(ctx, del); err != nil {
 		return c.failed("forget", err)
 	}

@@ -85,6 +85,9 @@ func (c *Claim) reserveStmt(got *Lease, lease time.Duration) *pg.Stmt {
 		s.SQL = c.SQL.reserveTimed
 		s.Args = append(s.Args, c.At, c.Retention.Microseconds())
 	}
+	if c.SQL.weekly {
+		s.Args = append(s.Args, maxSkew.Microseconds())
+	}
 	return s
 }
 
@@ -94,7 +97,7 @@ func (c *Claim) takeOverStmt(got *Lease, lease, remembers time.Duration, r Recor
 		memory = remembers.Microseconds()
 	}
 	return &pg.Stmt{
-		SQL: c.SQL.takeOver, Args: append(c.key(), lease.Microseconds(), memory, r.ProcessedAt),
+		SQL: c.SQL.takeOver, Args: c.args(lease.Microseconds(), memory, r.ProcessedAt),
 		Dest: []any{&got.Attempt, &got.Born},
 	}
 }
@@ -133,7 +136,7 @@ func (c *Claim) move(ctx context.Context, conn pg.Conn, stage, sql string, l Lea
 }
 
 func (c *Claim) moveStmt(sql string, l Lease, args ...any) *pg.Stmt {
-	return &pg.Stmt{SQL: sql, Args: append(append(c.key(), l.Attempt, l.Born), args...)}
+	return &pg.Stmt{SQL: sql, Args: c.args(append([]any{l.Attempt, l.Born}, args...)...)}
 }
 
 // Confirm settles the key in the caller's transaction. A holder that lost its lease must not have its effects committed,
@@ -241,6 +244,7 @@ func (r *run) finished(ctx context.Context, tx pg.OwnTx, l Lease) error {
 type Open struct {
 	Source, Operation, Key string
 	Record
+	At int64 // of a table of layout Weekly: the key's time
 }
 
 // OpenKeys lists them; empty source or operation stand for all.
@@ -248,7 +252,11 @@ func (c *Claim) OpenKeys(ctx context.Context, conn pg.Conn, limit int) ([]Open, 
 	var all []Open
 	err := conn.Query(ctx, c.SQL.open, []any{c.Source, c.Operation, int64(limit)}, func(scan func(...any) error) error {
 		var o Open
-		err := scan(&o.Source, &o.Operation, &o.Key, &o.Attempt, &o.ProcessedAt, &o.AgeMicros, &o.Leased, &o.PayloadHash)
+		dest := []any{&o.Source, &o.Operation, &o.Key, &o.Attempt, &o.ProcessedAt, &o.AgeMicros, &o.Leased, &o.PayloadHash}
+		if c.SQL.weekly {
+			dest = append(dest, &o.At)
+		}
+		err := scan(dest...)
 		all = append(all, o)
 		return err
 	})

@@ -83,6 +83,8 @@ SELECT set_config('pgonce.statement_timeout', current_setting('statement_timeout
 
 // SQL holds the statements on one table.
 type SQL struct {
+	weekly                                                            bool // layout Weekly: the statements' last parameter is the key's time
+	name                                                              pg.Name
 	table                                                             string // for messages
 	insert, insertXID, insertTimed, insertTimedXID, read, own, forget string
 
@@ -104,9 +106,22 @@ func For(table string) (SQL, error) {
 	return render(name), nil
 }
 
+// ForWeekly is [For] on a table of layout Weekly.
+func ForWeekly(table string) (SQL, error) {
+	name := pg.Name{Table: DefaultTable}
+	if table != "" {
+		var err error
+		if name, err = pg.ParseName(table); err != nil {
+			return SQL{}, err
+		}
+	}
+	return render(name).byWeek(), nil
+}
+
 func render(name pg.Name) SQL {
 	on := func(sql string) string { return strings.Replace(sql, marker, name.Quoted(), 1) }
 	return SQL{
+		name:           name,
 		table:          name.String(),
 		insert:         on(insertSQL),
 		insertXID:      on(insertSQL + returningXID),

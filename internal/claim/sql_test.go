@@ -2,7 +2,9 @@ package claim
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -19,7 +21,7 @@ func connect(t *testing.T) *pgx.Conn {
 	conn, err := pgx.Connect(t.Context(), pgtest.DSN(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })
-	_, err = conn.Exec(t.Context(), schema.DDL(pg.Name{Table: DefaultTable}))
+	_, err = conn.Exec(t.Context(), schema.DDL(schema.Table{Name: pg.Name{Table: DefaultTable}}))
 	require.NoError(t, err)
 	return conn
 }
@@ -32,6 +34,53 @@ func TestPrepare(t *testing.T) {
 		_, err := conn.Prepare(t.Context(), "", sql)
 		require.NoError(t, err, sql)
 	}
+}
+
+func weeklyConn(t *testing.T) (*pgx.Conn, SQL) {
+	t.Helper()
+	conn := connect(t)
+	ddl := schema.DDL(schema.Table{Name: pg.Name{Table: "weekly"}, Layout: schema.Weekly})
+	_, err := conn.Exec(t.Context(), ddl+`
+		CREATE TABLE w1 PARTITION OF weekly FOR VALUES FROM ('2026-11-23') TO ('2026-11-30');
+		CREATE TABLE w2 PARTITION OF weekly FOR VALUES FROM ('2026-11-30') TO ('2026-12-07')`)
+	require.NoError(t, err)
+	sql, err := ForWeekly("weekly")
+	require.NoError(t, err)
+	return conn, sql
+}
+
+func TestPrepareWeekly(t *testing.T) {
+	t.Parallel()
+	conn, sql := weeklyConn(t)
+	for _, text := range append(sql.Texts(), windowSQL) {
+		_, err := conn.Prepare(t.Context(), "", text)
+		require.NoError(t, err, text)
+		if strings.Contains(text, "\n WHERE key = ") {
+			require.Contains(t, text, "AND bucket = ", "a statement that names a row names its partition")
+		}
+	}
+}
+
+// The planner knows the partition: a lookup locks no other one, as the ones that are just being dropped.
+func TestWeeklyPrunes(t *testing.T) {
+	t.Parallel()
+	conn, sql := weeklyConn(t)
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	at := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	for locked, at := range map[string]time.Time{"w2": at, "w1": at.Add(-time.Microsecond)} {
+		nested, err := tx.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = nested.Exec(t.Context(), sql.read, "s", "o", "k", at.UnixMicro())
+		require.NoError(t, err)
+		var names string
+		require.NoError(t, nested.QueryRow(t.Context(), `
+			SELECT string_agg(DISTINCT relation::regclass::text, ',') FROM pg_locks
+			 WHERE pid = pg_backend_pid() AND relation IN ('w1'::regclass, 'w2'::regclass)`).Scan(&names))
+		require.Equal(t, locked, names)
+		require.NoError(t, nested.Rollback(t.Context()))
+	}
+	require.NoError(t, tx.Rollback(t.Context()))
 }
 
 func TestTextsAreComplete(t *testing.T) {

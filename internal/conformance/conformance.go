@@ -18,6 +18,9 @@ type Door struct {
 
 	Features Features
 
+	// Layout is that of the tables.
+	Layout dedup.Layout
+
 	shelf *shelf
 }
 
@@ -76,7 +79,7 @@ type Tx interface {
 
 // Run runs the suite.
 func Run(t *testing.T, door Door) {
-	door.shelf = &shelf{t: t, open: door.Open}
+	door.shelf = &shelf{t: t, ddl: door.ddl(""), open: func(t *testing.T) DB { return laidOut{door.Open(t), door} }}
 	for _, group := range []struct {
 		name string
 		run  func(*testing.T, Door)

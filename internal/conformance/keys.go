@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/pgerr"
 )
 
 func keys(t *testing.T, door Door) {
@@ -46,7 +47,7 @@ func keys(t *testing.T, door Door) {
 	// Two consumer groups, a table each: both process the message.
 	t.Run("TwoTables", func(t *testing.T) {
 		k := open(t, door)
-		for _, sql := range strings.SplitAfter(dedup.Table{Name: "group_b"}.DDL(), ";\n") {
+		for _, sql := range strings.SplitAfter(door.ddl("group_b"), ";\n") {
 			k.exec(k.db, sql)
 		}
 		for _, table := range []string{"", "group_b"} {
@@ -157,8 +158,8 @@ func setup(t *testing.T, door Door) {
 	t.Run("ConstraintMissing", func(t *testing.T) {
 		for name, ddl := range map[string]string{
 			"dropped":    `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey`,
-			"deferrable": `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey, ADD PRIMARY KEY (key, operation, source) DEFERRABLE`,
-			"more":       `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey, ADD PRIMARY KEY (key, operation, source, processed_at)`,
+			"deferrable": `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey, ADD PRIMARY KEY (` + door.primary() + `) DEFERRABLE`,
+			"more":       `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey, ADD PRIMARY KEY (` + door.primary() + `, processed_at)`,
 		} {
 			t.Run(name, func(t *testing.T) {
 				k := open(t, door)
@@ -188,6 +189,41 @@ func setup(t *testing.T, door Door) {
 		require.ErrorContains(t, err, "dedup.Verify")
 		require.Zero(t, out)
 		require.False(t, idem.Retryable(err))
+	})
+
+	// A key without a partition is a matter for an operator, and not a value that a CHECK of the user's refuses.
+	t.Run("PartitionMissing", func(t *testing.T) {
+		if door.Layout == dedup.Plain {
+			return // it has none
+		}
+		k := open(t, door)
+		k.exec(k.db, `
+			DO $$
+			DECLARE leaf regclass;
+			BEGIN
+			  FOR leaf IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'processed_events'::regclass LOOP
+			    EXECUTE format('DROP TABLE %s', leaf);
+			  END LOOP;
+			END $$`)
+		tx := k.begin("")
+		_, err := tx.Do(k.ctx, Settings{}, scope.Key("evt_1"), k.never())
+		wantMissing := func(err error) {
+			var own *idem.Error
+			require.ErrorAs(t, err, &own)
+			require.ErrorContains(t, err, "processed_events")
+			require.ErrorContains(t, err, "Maintain")
+			require.NotContains(t, err.Error(), "evt_1")
+			require.Empty(t, pgerr.Code(err))
+			require.False(t, idem.Retryable(err))
+		}
+		wantMissing(err)
+		k.wantFailed(tx)
+		_, err = k.db.Run(k.ctx, Settings{}, scope.Key("evt_1"), k.never())
+		wantMissing(err)
+		tx = k.begin("")
+		_, err = tx.Do(k.ctx, Settings{MaxWait: patience}, scope.Key("evt_1"), k.never())
+		wantMissing(err)
+		require.NoError(t, tx.Rollback(k.ctx))
 	})
 
 	t.Run("BadTable", func(t *testing.T) {

@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/pgonce/pgonce/dedup"
 )
 
 // shelf keeps the databases of a door, with their pools, between tests. Each test has one to itself, with new tables; but
@@ -18,6 +16,7 @@ import (
 type shelf struct {
 	t    *testing.T // lasts as long as all of the suite
 	open func(*testing.T) DB
+	ddl  string // of the dedup table
 
 	mu   sync.Mutex
 	free []DB
@@ -30,7 +29,7 @@ func (s *shelf) take(ctx context.Context, t *testing.T) DB {
 	if db == nil {
 		db = s.open(s.t)
 	}
-	for _, sql := range []string{"DROP SCHEMA public CASCADE", "CREATE SCHEMA public", dedup.Table{}.DDL(), Schema} {
+	for _, sql := range []string{"DROP SCHEMA public CASCADE", "CREATE SCHEMA public", s.ddl, Schema} {
 		for _, stmt := range strings.SplitAfter(sql, ";\n") {
 			require.NoError(t, db.Exec(ctx, stmt))
 		}

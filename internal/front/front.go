@@ -26,7 +26,11 @@ func (s Settings) Claim(source, operation, id string, f Facts) (*claim.Claim, er
 	if err := s.Table.Validate(); err != nil {
 		return nil, &claim.Failure{Stage: "table", Err: err}
 	}
-	sql, err := claim.For(s.Table.Name)
+	statements := claim.For
+	if s.Table.Layout == dedup.Weekly {
+		statements = claim.ForWeekly
+	}
+	sql, err := statements(s.Table.Name)
 	if err != nil {
 		return nil, &claim.Failure{Stage: "table", Err: err}
 	}
@@ -34,6 +38,9 @@ func (s Settings) Claim(source, operation, id string, f Facts) (*claim.Claim, er
 		SQL: sql, Source: source, Operation: operation, Key: id,
 		Timed: f.timed, At: f.at, Retention: s.Table.Retention,
 		MaxWait: s.MaxWait, Tries: s.Tries,
+	}
+	if err := settleTime(s.Table.Layout, c, f); err != nil {
+		return nil, err
 	}
 	if f.hashed {
 		c.PayloadHash = f.payload[:]

@@ -269,8 +269,10 @@ func TestExportedNames(t *testing.T) {
 		switch dir {
 		case "upsert":
 			continue // its builder is a small language
+		case "dedup":
+			limit = 40 // a third of them are the values of a metric's label, and limits
 		case "idem":
-			limit = 32 // a third of them are errors and constants, which the documentation has in tables
+			limit = 33 // a third of them are errors and constants, which the documentation has in tables
 		}
 		if len(names) > limit {
 			t.Errorf("%s exports %d names, more than %d: %s", dir, len(names), limit, strings.Join(names, " "))

@@ -191,5 +191,8 @@ func meddlers(ctx context.Context, conn pg.Conn, oid int64) ([]meddler, error) {
 
 // Texts returns every statement that is not a migration, for tests that prepare them on a server.
 func Texts() []string {
-	return []string{lockSQL, relationsSQL, columnsSQL, indexesSQL, meddlersSQL}
+	return []string{
+		lockSQL, relationsSQL, columnsSQL, indexesSQL, meddlersSQL,
+		partitioningSQL, partitionsSQL, partitionIndexesSQL, partitionTriggersSQL, weeksSQL, orphansSQL, checksSQL,
+	}
 }

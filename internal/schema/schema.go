@@ -17,16 +17,37 @@ const DefaultTable = "processed_events"
 // The files are valid SQL as they stand. The text behind marker is replaced by the table's quoted name.
 const marker = "/*table*/processed_events"
 
-//go:embed sql/0001_plain.sql
-var plain0001 string
+var (
+	//go:embed sql/0001_plain.sql
+	plain0001 string
+	//go:embed sql/0001_hash.sql
+	hash0001 string
+	//go:embed sql/0001_hash_leaf.sql
+	hashLeaf0001 string
+	//go:embed sql/0001_weekly.sql
+	weekly0001 string
+)
 
-// migrations holds one file a version, the first of version 1.
-var migrations = []string{plain0001}
-
-func on(sql string, name pg.Name) string { return strings.ReplaceAll(sql, marker, name.Quoted()) }
+// migrations returns the SQL of one version after the other, the first of version 1.
+func (t Table) migrations() []string {
+	on := func(sql string) string { return strings.ReplaceAll(sql, marker, t.Name.Quoted()) }
+	n := t.Layout.Partitions()
+	switch {
+	case t.Layout == Weekly:
+		return []string{on(weekly0001)}
+	case n == 0:
+		return []string{on(plain0001)}
+	}
+	var b strings.Builder
+	b.WriteString(on(hash0001))
+	for i := range n {
+		b.WriteString(hashLeaf(t.Name, int64(n), int64(i)))
+	}
+	return []string{b.String()}
+}
 
 // DDL returns the statements that make the table, every version's, in order.
-func DDL(name pg.Name) string { return on(strings.Join(migrations, "\n"), name) }
+func DDL(t Table) string { return strings.Join(t.migrations(), "\n") }
 
 // lockSQL lets one migration run at a time in a database. The id is the first eight bytes of SHA-256("pgonce migrate"), less the sign.
 // Why not rely on IF NOT EXISTS: PostgreSQL looks and creates in two steps, so that of several sessions at once all but
@@ -37,14 +58,14 @@ const lockID int64 = 0x1b2ed6e2c30d6515
 
 // Migrate makes or updates the tables, in the caller's transaction, which must be READ COMMITTED: a snapshot taken
 // before the wait for the lock would not show what the holder made. It returns the problems of a table that it cannot mend.
-func Migrate(ctx context.Context, tx pg.Conn, names ...pg.Name) ([]Problem, error) {
+func Migrate(ctx context.Context, tx pg.Conn, tables ...Table) ([]Problem, error) {
 	if err := tx.Send(ctx, &pg.Stmt{SQL: lockSQL, Args: []any{lockID}}); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	for _, name := range names {
-		problems, err := migrate(ctx, tx, name)
+	for _, t := range tables {
+		problems, err := migrate(ctx, tx, t)
 		if err != nil {
-			return nil, fmt.Errorf("table %s: %w", name, err)
+			return nil, fmt.Errorf("table %s: %w", t.Name, err)
 		}
 		if len(problems) > 0 {
 			return problems, nil
@@ -53,8 +74,8 @@ func Migrate(ctx context.Context, tx pg.Conn, names ...pg.Name) ([]Problem, erro
 	return nil, nil
 }
 
-func migrate(ctx context.Context, tx pg.Conn, name pg.Name) ([]Problem, error) {
-	found, err := lookUp(ctx, tx, name)
+func migrate(ctx context.Context, tx pg.Conn, t Table) ([]Problem, error) {
+	found, err := lookUp(ctx, tx, t.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -62,20 +83,48 @@ func migrate(ctx context.Context, tx pg.Conn, name pg.Name) ([]Problem, error) {
 	if found.here != nil {
 		// Asked before anything is created: IF NOT EXISTS looks into the first schema of the search path only, and would
 		// put a second, empty table before one that holds keys. It also needs CREATE on the schema, for nothing.
-		if problems := found.place(name); len(problems) > 0 {
+		if problems := found.place(t); len(problems) > 0 {
 			return problems, nil
 		}
 		from = found.here.version()
 	}
+	migrations := t.migrations()
 	for version := from + 1; version <= len(migrations); version++ {
 		if found.here != nil && from == 0 {
 			break // not ours: Verify says whether it will do
 		}
-		if err := run(ctx, tx, on(migrations[version-1], name)); err != nil {
+		if err := run(ctx, tx, migrations[version-1]); err != nil {
 			return nil, fmt.Errorf("version %d: %w", version, err)
 		}
 	}
-	return Verify(ctx, tx, name)
+	if t.Layout == Weekly {
+		if problems, err := migrateWeeks(ctx, tx, t); err != nil || len(problems) > 0 {
+			return problems, err
+		}
+	}
+	return Verify(ctx, tx, t)
+}
+
+// migrateWeeks makes the partitions of a table of layout Weekly, new or not, unless it is another one.
+func migrateWeeks(ctx context.Context, tx pg.Conn, t Table) ([]Problem, error) {
+	found, err := lookUp(ctx, tx, t.Name)
+	if err != nil {
+		return nil, err
+	}
+	if problems := found.place(t); len(problems) > 0 {
+		return problems, nil
+	}
+	by, _, err := partitioningOf(ctx, tx, found.here.oid)
+	if err != nil {
+		return nil, err
+	}
+	v := verifier{table: found.here.name(t.Name.Table), layout: t.Layout}
+	if !v.partitioned(by) {
+		return v.problems, nil
+	}
+	t.Name = v.table
+	_, err = MakeWeeks(ctx, tx, t, found.here.oid)
+	return nil, err
 }
 
 // run sends the statements of a file one by one: a driver in extended mode takes one a message. The files hold no
@@ -94,12 +143,9 @@ func run(ctx context.Context, tx pg.Conn, file string) error {
 
 // version reads the version from the table's comment; 0 where it has none of ours.
 func (r *relation) version() int {
-	_, after, ok := strings.Cut(r.comment, "pgonce dedup table, layout plain, version ")
-	if !ok {
-		return 0
-	}
+	var layout string
 	var v int
-	if _, err := fmt.Sscanf(after, "%d", &v); err != nil {
+	if _, err := fmt.Sscanf(r.comment, "pgonce dedup table, layout %s version %d", &layout, &v); err != nil {
 		return 0
 	}
 	return v

@@ -36,13 +36,34 @@ const (
 	insertRule    = "rule"
 	rowSecurity   = "row security"
 	missingRights = "rights missing"
+	otherLayout   = "layout"
+	noPartition   = "partition missing"
+	pendingDetach = "partition half detached"
+	defaultPart   = "default partition"
+	noCheck       = "check missing"
+	unproven      = "check not validated"
+	fewAhead      = "too few partitions ahead"
 )
 
 // keyColumns are the columns of the guarantee, in the order of the index that Migrate makes.
-var keyColumns = []string{"key", "operation", "source"}
+func (l Layout) keyColumns() []string {
+	if l == Weekly {
+		return []string{"key", "operation", "source", "bucket"}
+	}
+	return []string{"key", "operation", "source"}
+}
+
+type columnSpec struct{ name, kind, define string }
 
 // columnTypes are the columns that the statements name.
-var columnTypes = []struct{ name, kind, define string }{
+func (l Layout) columnTypes() []columnSpec {
+	if l == Weekly {
+		return append(columnTypes, weeklyTypes...)
+	}
+	return columnTypes
+}
+
+var columnTypes = []columnSpec{
 	{"source", "text", `text COLLATE "C" NOT NULL`},
 	{"operation", "text", `text COLLATE "C" NOT NULL`},
 	{"key", "text", `text COLLATE "C" NOT NULL`},
@@ -55,15 +76,25 @@ var columnTypes = []struct{ name, kind, define string }{
 }
 
 // Verify reads the catalog and returns what keeps the table from backing its keys, as the current role sees it.
-func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) {
-	f, err := lookUp(ctx, conn, name)
+func Verify(ctx context.Context, conn pg.Conn, t Table) ([]Problem, error) {
+	f, err := lookUp(ctx, conn, t.Name)
 	if err != nil {
 		return nil, err
 	}
-	if problems := f.place(name); len(problems) > 0 {
+	if problems := f.place(t); len(problems) > 0 {
 		return problems, nil
 	}
-	v := verifier{table: f.here.name(name.Table)}
+	v := verifier{table: f.here.name(t.Name.Table), layout: t.Layout, key: t.Layout.keyColumns()}
+	var by partitioning
+	var parts []partition
+	if t.Layout != Plain {
+		if by, parts, err = partitioningOf(ctx, conn, f.here.oid); err != nil {
+			return nil, err
+		}
+		if !v.partitioned(by) {
+			return v.problems, nil
+		}
+	}
 	v.relation(f.here)
 
 	cols, err := columns(ctx, conn, f.here.oid)
@@ -84,11 +115,27 @@ func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) 
 		return nil, err
 	}
 	v.meddlers(ms)
+	if t.Layout == Plain {
+		return v.problems, nil
+	}
+
+	if t.Layout == Weekly {
+		err = v.weekly(ctx, conn, f.here.oid, by, t)
+	} else {
+		v.hash(parts)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := v.partitions(ctx, conn, f.here.oid, parts); err != nil {
+		return nil, err
+	}
 	return v.problems, nil
 }
 
 // place says what is wrong with where the table stands: nothing else can be said of a table that SQL would not take.
-func (f *found) place(name pg.Name) []Problem {
+func (f *found) place(t Table) []Problem {
+	name := t.Name
 	v := verifier{table: name}
 	switch {
 	case f.here == nil && len(f.others) > 0:
@@ -96,9 +143,12 @@ func (f *found) place(name pg.Name) []Problem {
 		v.report(otherSchema, fmt.Sprintf("the table is in schema %s, which is not on the search path; name it with its schema", pg.Quote(other.Schema)),
 			"SET search_path = %s", pg.Quote(other.Schema))
 	case f.here == nil:
-		v.report(missingTable, "there is no such table", "%s", strings.TrimSpace(DDL(name)))
-	case f.here.kind != "r":
-		v.report(notATable, "it is a view, a foreign or a partitioned table, which layout Plain is not", "DROP %s %s",
+		v.report(missingTable, "there is no such table", "%s", strings.TrimSpace(DDL(t)))
+	case f.here.kind == "r" && t.Layout != Plain:
+		v.report(otherLayout, "it is an ordinary table, which layout Plain is, and not one of layout "+t.Layout.String(),
+			"-- give the table the layout that it has, or move its keys to a table of the other one")
+	case f.here.kind != "r" && (f.here.kind != "p" || t.Layout == Plain):
+		v.report(notATable, "it is a view, a foreign or a partitioned table, which layout "+t.Layout.String()+" is not", "DROP %s %s",
 			map[string]string{"v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE", "p": "TABLE"}[f.here.kind], name.Quoted())
 	case name.Schema == "" && f.here.path > 1:
 		// A role or a program with another search path would make or take another table, with other keys.
@@ -117,6 +167,8 @@ func (f *found) place(name pg.Name) []Problem {
 
 type verifier struct {
 	table    pg.Name
+	layout   Layout
+	key      []string
 	problems []Problem
 }
 
@@ -147,9 +199,9 @@ func (v *verifier) relation(r *relation) {
 }
 
 func (v *verifier) columns(cols map[string]column) {
-	for _, want := range columnTypes {
+	for _, want := range v.layout.columnTypes() {
 		c, ok := cols[want.name]
-		isKey := slices.Contains(keyColumns, want.name)
+		isKey := slices.Contains(v.key, want.name) || want.name == "event_time"
 		switch {
 		case !ok:
 			v.alter(missingColumn, "the column "+want.name+" is missing", "ADD COLUMN %s %s", pg.Quote(want.name), want.define)
@@ -164,7 +216,7 @@ func (v *verifier) columns(cols map[string]column) {
 		if isKey && !c.notNull {
 			v.alter(nullable, "the column "+want.name+" may be NULL, and two NULLs are not equal to a unique index", "ALTER COLUMN %s SET NOT NULL", pg.Quote(want.name))
 		}
-		if isKey && !bytewise(c.collation) {
+		if isKey && c.kind == "text" && !bytewise(c.collation) {
 			why := "whose order may change with the operating system, which breaks the index"
 			if !c.deterministic {
 				why = "which is not deterministic: it takes different keys for equal"
@@ -197,7 +249,7 @@ func (v *verifier) defaults(cols map[string]column) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(cols)) {
-		known := slices.ContainsFunc(columnTypes, func(want struct{ name, kind, define string }) bool { return want.name == name })
+		known := slices.ContainsFunc(v.layout.columnTypes(), func(want columnSpec) bool { return want.name == name })
 		if c := cols[name]; !known && c.notNull && !c.hasDefault && !c.generated {
 			v.alter(columnDefault, "the column "+pg.Quote(name)+" must be given, and a claim does not know it", "ALTER COLUMN %s DROP NOT NULL", pg.Quote(name))
 		}
@@ -209,7 +261,7 @@ func (v *verifier) indexes(ixs []*index, cols map[string]column) {
 	// An index may compare by another collation than its column has. (A column's own is reported with the column.)
 	astray := func(ix *index) bool {
 		for i, c := range ix.columns {
-			if bytewise(cols[c].collation) && !bytewise(ix.collations[i]) {
+			if cols[c].kind == "text" && bytewise(cols[c].collation) && !bytewise(ix.collations[i]) {
 				return true
 			}
 		}
@@ -217,7 +269,7 @@ func (v *verifier) indexes(ixs []*index, cols map[string]column) {
 	}
 	sound := false
 	for _, ix := range ixs {
-		if ix.on(keyColumns) && !astray(ix) && ix.valid && ix.ready && ix.immediate && !ix.partial {
+		if ix.on(v.key) && !astray(ix) && ix.valid && ix.ready && ix.immediate && !ix.partial {
 			sound = true
 		}
 	}
@@ -225,7 +277,7 @@ func (v *verifier) indexes(ixs []*index, cols map[string]column) {
 		if sound {
 			return drop
 		}
-		const constraint = "ADD PRIMARY KEY (key, operation, source)"
+		constraint := "ADD PRIMARY KEY (" + strings.Join(v.key, ", ") + ")"
 		if drop == "" {
 			return constraint
 		}
@@ -235,7 +287,7 @@ func (v *verifier) indexes(ixs []*index, cols map[string]column) {
 	for _, ix := range ixs {
 		kind, message := "", ""
 		switch {
-		case !ix.covers(keyColumns) && !slices.Contains(ix.columns, ""):
+		case !ix.covers(v.key) && !slices.Contains(ix.columns, ""):
 			kind, message = otherUnique, "is unique on other columns: two different keys can clash there, and the second fails with 23505"
 		case !ix.valid || !ix.ready:
 			kind, message = invalidIndex, "is INVALID: a CREATE INDEX CONCURRENTLY failed, and it proves nothing"
@@ -245,8 +297,8 @@ func (v *verifier) indexes(ixs []*index, cols map[string]column) {
 			kind, message = partialIndex, "has a WHERE: rows outside of it are not unique"
 		case slices.Contains(ix.columns, ""):
 			kind, message = exprIndex, "is on an expression, not on the columns themselves"
-		case !ix.on(keyColumns):
-			kind, message = moreColumns, "has a column besides "+strings.Join(keyColumns, ", ")+": one key can be there twice"
+		case !ix.on(v.key):
+			kind, message = moreColumns, "has a column besides "+strings.Join(v.key, ", ")+": one key can be there twice"
 		case astray(ix):
 			kind, message = collation, `compares by another collation than "C", which may change with the operating system, or take different keys for equal`
 		default:
@@ -269,7 +321,7 @@ func (v *verifier) indexes(ixs []*index, cols map[string]column) {
 		v.report(kind, message, "%s", drop)
 	}
 	if !explained {
-		v.alter(noConstraint, "there is no unique constraint on "+strings.Join(keyColumns, ", ")+": nothing keeps a key from being there twice", "%s", add(""))
+		v.alter(noConstraint, "there is no unique constraint on "+strings.Join(v.key, ", ")+": nothing keeps a key from being there twice", "%s", add(""))
 	}
 }
 

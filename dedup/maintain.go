@@ -1,0 +1,51 @@
+package dedup
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/internal/partition"
+	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/internal/schema"
+)
+
+// Maintain keeps the table in order: it is to be run from time to time, once a day at least, by one process or by several. Of
+// [Plain] and [Hash] it purges what has expired, as [Table.Purge] does. Of [Weekly]
+//
+//   - it makes the partitions of 8 weeks to come. Where that fails, the error names the last week that has one;
+//   - it drops the partitions that have expired, a day after their last key has: Retention and a day after the end of
+//     their week, by the database's clock. One that holds a key which is not done (reserved, unfinished) is kept, named in
+//     Stats, and looked at again the next time;
+//   - it mends what a run that was killed has left half done.
+//
+// No claim waits for it: it takes no lock on the table that a claim would conflict with, and DETACH ... CONCURRENTLY waits
+// for the transactions that are running, all of them, and holds nobody up meanwhile. So it takes as long as the longest of
+// those: give it a ctx that ends. A week that has lost its partition otherwise than by Maintain is not made again, for its
+// keys would run again; [Verify] reports it.
+//
+// Without Maintain nothing is dropped, and when the last partition is full, after 8 weeks, claims fail with an error that
+// names the table. Verify reports it 4 weeks before that.
+//
+// It must be run by the owner of the table, on connections to the server itself or through a pooler. It owns its
+// transactions, and uses one connection at a time. Stats come with every error, and say what had been done. Safe for
+// concurrent use where db is.
+func (t Table) Maintain(ctx context.Context, db DB) (Stats, error) {
+	s, err := t.resolve()
+	if err != nil {
+		return Stats{}, fmt.Errorf("dedup: maintain: %w", err)
+	}
+	if s.Layout != schema.Weekly {
+		return purge(ctx, t, db)
+	}
+	begun := time.Now()
+	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
+	done, err := partition.Run(ctx, pg.FromPgx(db), pg.FromPgxDB(db, opts, func(pgx.Tx) {}), s)
+	stats := Stats{Made: done.Made, Dropped: done.Dropped, Kept: done.Kept, Took: time.Since(begun)}
+	if err != nil {
+		return stats, fmt.Errorf("dedup: maintain %s: %w", s.Name, err)
+	}
+	return stats, nil
+}

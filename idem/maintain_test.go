@@ -1,0 +1,129 @@
+package idem_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/internal/pgtest"
+)
+
+// While Maintain makes and drops partitions, and handlers hold their transactions for half a second, no claim waits for it
+// for longer than 150 ms. A machine that is busy with other things may add to that: how much, a control tells.
+func TestMaintainHoldsNoClaimUp(t *testing.T) {
+	ctx := t.Context()
+	cfg := pgtest.Config(t)
+	cfg.MaxConns = 16
+	pool := migrateWeekly(t, pgtest.PoolConfig(t, cfg))
+	drop := func() { // the weeks ahead, so that there are some to make
+		_, err := pool.Exec(ctx, `
+			DO $$
+			DECLARE leaf regclass;
+			BEGIN
+			  FOR leaf IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'processed_events'::regclass ORDER BY inhrelid::regclass::text DESC LIMIT 6 LOOP
+			    EXECUTE format('DROP TABLE %s', leaf);
+			  END LOOP;
+			END $$`)
+		require.NoError(t, err)
+	}
+	old := stripe.Key(uuid7(time.Now().Add(-30*24*time.Hour), 1))
+	out, err := byWeek.Run(ctx, pool, old, nothing)
+	require.NoError(t, err)
+	require.Equal(t, idem.Executed, out)
+
+	hold := func(ctx context.Context, tx pgx.Tx) error {
+		select {
+		case <-time.After(500 * time.Millisecond): // what the handler does
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	// measure runs work beside the handlers and the claims, and returns the longest waits of the claims, the longest first.
+	measure := func(name string, work func()) (worst []time.Duration) {
+		ctx, cancel := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		for w := range 4 {
+			wg.Go(func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					_, err := byWeek.Run(context.WithoutCancel(ctx), pool, stripe.Key(name, "h", fmt.Sprint(w, n)).OccurredAt(time.Now()), hold)
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		for w := range 2 {
+			wg.Go(func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					at := time.Now().Add(-time.Duration(n%7) * 24 * time.Hour)
+					key := stripe.Key(name, "c", fmt.Sprint(w, n/2)).OccurredAt(at.Truncate(24 * time.Hour))
+					begun := time.Now()
+					_, err := byWeek.Run(context.WithoutCancel(ctx), pool, key, nothing)
+					took := time.Since(begun)
+					if err != nil {
+						t.Error(err)
+					}
+					if n < 20 {
+						continue // connections are opened, and statements prepared
+					}
+					mu.Lock()
+					worst = append(worst, took)
+					mu.Unlock()
+				}
+			})
+		}
+		time.Sleep(200 * time.Millisecond) // the first claims are not counted
+		work()
+		cancel()
+		wg.Wait()
+		slices.SortFunc(worst, func(a, b time.Duration) int { return int(b - a) })
+		return worst
+	}
+	control := measure("control", func() { time.Sleep(2 * time.Second) }) // the time that is measured
+	rounds := 1
+	if os.Getenv("PGONCE_LONG") != "" {
+		rounds = 10
+	}
+	var worst []time.Duration
+	var made, dropped int
+	for round := range rounds {
+		drop()
+		worst = append(worst, measure(fmt.Sprint("maintained", round), func() {
+			for days := 28; days >= 7; days -= 7 { // each drops a week
+				table := byWeek.Table
+				table.Retention = time.Duration(days) * 24 * time.Hour
+				stats, err := table.Maintain(ctx, pool)
+				if err != nil {
+					t.Error(err)
+				}
+				made, dropped = made+len(stats.Made), dropped+len(stats.Dropped)
+			}
+		})...)
+		if round < rounds-1 {
+			_, err := pool.Exec(ctx, `DROP TABLE processed_events, effects, business, child, parent`)
+			require.NoError(t, err)
+			migrateWeekly(t, pool)
+		}
+	}
+	slices.SortFunc(worst, func(a, b time.Duration) int { return int(b - a) })
+	t.Logf("made %d, dropped %d; %d claims, the slowest %v; control: %d, %v", made, dropped, len(worst), worst[:3], len(control), control[:3])
+	require.GreaterOrEqual(t, made, 6*rounds)
+	require.GreaterOrEqual(t, dropped, 3*rounds)
+	require.Less(t, worst[0], max(150*time.Millisecond, control[0]+100*time.Millisecond))
+
+	_, err = byWeek.Run(ctx, pool, old, never(t))
+	require.Error(t, err, "its partition is gone")
+	expired := byWeek
+	expired.Table.Retention = 7 * 24 * time.Hour
+	_, err = expired.Run(ctx, pool, old, never(t))
+	require.ErrorIs(t, err, idem.ErrExpired)
+}

@@ -1,0 +1,101 @@
+package conformance
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/internal/front"
+)
+
+// laidOut is a database whose tables have a layout, of which the tests need not know: it is put into the settings of
+// every call that names none.
+type laidOut struct {
+	DB
+	door Door
+}
+
+func (d Door) settings(s Settings) Settings {
+	if s.Table.Layout == dedup.Plain {
+		s.Table.Layout = d.Layout
+	}
+	return s
+}
+
+// occurred is the time of all events that a test gives none, where the layout wants one.
+var occurred = time.Now().UTC()
+
+func (d Door) key(k idem.Key) idem.Key {
+	if d.Layout == dedup.Weekly && !front.Timed(front.FactsOf(k)) {
+		return k.OccurredAt(occurred)
+	}
+	return k
+}
+
+// ddl makes a table of the door's layout.
+func (d Door) ddl(name string) string {
+	ddl := dedup.Table{Name: name, Layout: d.Layout}.DDL()
+	if d.Layout != dedup.Weekly {
+		return ddl
+	}
+	if name == "" {
+		name = "processed_events"
+	}
+	// Tests that write rows by themselves give no time either.
+	return ddl + strings.NewReplacer("events", name, "now", occurred.Format(time.RFC3339Nano)).Replace(`
+CREATE TABLE events_all PARTITION OF events FOR VALUES FROM (MINVALUE) TO (MAXVALUE);
+ALTER TABLE events ALTER COLUMN event_time SET DEFAULT 'now',
+  ALTER COLUMN bucket SET DEFAULT date_trunc('week', timestamptz 'now' AT TIME ZONE 'UTC')::date;
+`)
+}
+
+// primary is the key of the table.
+func (d Door) primary() string {
+	if d.Layout == dedup.Weekly {
+		return "key, operation, source, bucket"
+	}
+	return "key, operation, source"
+}
+
+func (d laidOut) Begin(ctx context.Context, level string) (Tx, error) {
+	tx, err := d.DB.Begin(ctx, level)
+	if err != nil {
+		return nil, err
+	}
+	return laidOutTx{tx, d.door}, nil
+}
+
+func (d laidOut) Run(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
+	return d.DB.Run(ctx, d.door.settings(s), d.door.key(key), d.door.within(fn))
+}
+
+func (d laidOut) Lookup(ctx context.Context, s Settings, key idem.Key) (idem.Record, error) {
+	return d.DB.Lookup(ctx, d.door.settings(s), d.door.key(key))
+}
+
+func (d Door) within(fn func(context.Context, Tx) error) func(context.Context, Tx) error {
+	return func(ctx context.Context, tx Tx) error { return fn(ctx, laidOutTx{tx, d}) }
+}
+
+type laidOutTx struct {
+	Tx
+	door Door
+}
+
+func (t laidOutTx) Do(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
+	return t.Tx.Do(ctx, t.door.settings(s), t.door.key(key), t.door.within(fn))
+}
+
+func (t laidOutTx) Forget(ctx context.Context, s Settings, key idem.Key) error {
+	return t.Tx.Forget(ctx, t.door.settings(s), t.door.key(key))
+}
+
+func (t laidOutTx) Lookup(ctx context.Context, s Settings, key idem.Key) (idem.Record, error) {
+	return t.Tx.Lookup(ctx, t.door.settings(s), t.door.key(key))
+}
+
+func (t laidOutTx) Nested(ctx context.Context, fn func(Tx) error) error {
+	return t.Tx.Nested(ctx, func(tx Tx) error { return fn(laidOutTx{tx, t.door}) })
+}

@@ -1,0 +1,20 @@
+-- Version 1: the table of layout Hash. Its partitions follow.
+--
+-- Locks: none on any table that exists; the new tables are locked until the transaction ends, and nobody can see them yet.
+-- Takes milliseconds. Nothing in it needs to be run ahead of time. Safe to run again.
+-- Older versions of the library: none.
+CREATE TABLE IF NOT EXISTS /*table*/processed_events (
+  source       text COLLATE "C" NOT NULL CHECK (octet_length(source) BETWEEN 1 AND 255),
+  operation    text COLLATE "C" NOT NULL CHECK (octet_length(operation) BETWEEN 1 AND 255),
+  key          text COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 1024),
+  processed_at timestamptz NOT NULL DEFAULT now(),
+  payload_hash bytea CHECK (octet_length(payload_hash) = 32),
+  value        bytea,
+  lease_until  timestamptz,                       -- NULL: done
+  attempt      integer NOT NULL DEFAULT 1,
+  failed       boolean NOT NULL DEFAULT false,
+  -- The guarantee, over all partitions: equal keys have equal hashes, so that they meet in one partition, and there in
+  -- one index. That the hash is of the key alone is enough, and cheaper than of all three columns.
+  PRIMARY KEY (key, operation, source)
+) PARTITION BY HASH (key);
+COMMENT ON TABLE /*table*/processed_events IS 'pgonce dedup table, layout hash, version 1';

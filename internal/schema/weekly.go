@@ -1,0 +1,309 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// Of a table of layout Weekly there are always partitions for weeks to come.
+const (
+	WeeksAhead = 8 // are made
+	FewWeeks   = 4 // fewer are a problem: Maintain does not run
+)
+
+var weeklyTypes = []columnSpec{
+	{"event_time", "timestamp with time zone", "timestamptz NOT NULL"},
+	{"bucket", "date", "date NOT NULL"},
+}
+
+// RangesSQL lists the partitions by range of the table $1. Why not read the bounds in Go: they are printed by the session's
+// DateStyle, and this session can read what it prints.
+const RangesSQL = `
+SELECT c.oid, n.nspname, c.relname, i.inhdetachpending AS pending,
+       coalesce(substring(b.bound from 'FROM \(''([^'']+)''\)')::date, '-infinity') AS low,
+       coalesce(substring(b.bound from 'TO \(''([^'']+)''\)')::date, 'infinity') AS high
+  FROM pg_catalog.pg_inherits AS i
+  JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
+  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+ CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bound) AS b
+ WHERE i.inhparent = $1::int8::oid AND b.bound <> 'DEFAULT'`
+
+// weeksSQL lists the weeks from the one in which the retention ($2, microseconds) begins to $3 weeks from now, by the
+// database's clock, and says of each whether it has a partition, and whether all partitions are of earlier weeks.
+const weeksSQL = `
+WITH parts AS (` + RangesSQL + `),
+     span AS (SELECT date_trunc('week', (clock_timestamp() - $2::int8 * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS oldest,
+                     date_trunc('week', clock_timestamp() AT TIME ZONE 'UTC')::date AS monday),
+     weeks AS (SELECT oldest + 7 * i AS week FROM span CROSS JOIN LATERAL generate_series(0, (monday - oldest) / 7 + $3::int4) AS i)
+SELECT to_char(week, 'YYYY-MM-DD'), to_char(week + 7, 'YYYY-MM-DD'),
+       EXISTS (SELECT FROM parts WHERE NOT pending AND low <= week AND week < high),
+       coalesce(week >= (SELECT max(high) FROM parts), true),
+       coalesce(week < (SELECT min(low) FROM parts WHERE NOT pending), false)
+  FROM weeks
+ ORDER BY week`
+
+type week struct {
+	from, to             string
+	taken, after, before bool // has a partition; is after, or before, all partitions
+}
+
+func weeks(ctx context.Context, conn pg.Conn, t Table, oid int64, ahead int) ([]week, error) {
+	var all []week
+	args := []any{oid, t.Retention.Microseconds(), int64(ahead)}
+	err := conn.Query(ctx, weeksSQL, args, func(scan func(...any) error) error {
+		var w week
+		err := scan(&w.from, &w.to, &w.taken, &w.after, &w.before)
+		all = append(all, w)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the catalog's partitions: %w", err)
+	}
+	return all, nil
+}
+
+// WeekLeaf returns the name of the partition of a week, which is written as 2026-11-30.
+func WeekLeaf(table pg.Name, week string) pg.Name {
+	return leaf(table, "_w"+strings.ReplaceAll(week, "-", ""))
+}
+
+// createWeek makes a table for a week that is not a partition yet. Its comment says what it is, should it be left behind.
+//
+// Why not CREATE TABLE ... PARTITION OF: it takes ACCESS EXCLUSIVE on the parent. It waits for every transaction that has
+// claimed, and every claim for it.
+func createWeek(table pg.Name, w week) []string {
+	name := WeekLeaf(table, w.from).Quoted()
+	return []string{
+		fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL)", name, table.Quoted()),
+		fmt.Sprintf("COMMENT ON TABLE %s IS '%s%s'", name, orphanComment, w.from),
+	}
+}
+
+const orphanComment = "pgonce dedup partition, week "
+
+// attachWeek makes it a partition: SHARE UPDATE EXCLUSIVE on the parent, for which no claim waits. An empty table is
+// scanned in no time, and one that was detached CONCURRENTLY has a CHECK that spares the scan.
+func attachWeek(table pg.Name, w week) string {
+	return fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')",
+		table.Quoted(), WeekLeaf(table, w.from).Quoted(), w.from, w.to)
+}
+
+// orphansSQL lists the tables beside $1 that were made as its partitions and are none.
+const orphansSQL = `
+SELECT c.relname::text, substring(obj_description(c.oid, 'pg_class') from '\d{4}-\d\d-\d\d$'),
+       to_char(substring(obj_description(c.oid, 'pg_class') from '\d{4}-\d\d-\d\d$')::date + 7, 'YYYY-MM-DD'),
+       substring(obj_description(c.oid, 'pg_class') from '\d{4}-\d\d-\d\d$')::date + 7 <= clock_timestamp() AT TIME ZONE 'UTC'
+         - $2::int8 * interval '1 microsecond'
+  FROM pg_catalog.pg_class AS c
+ WHERE c.relnamespace = (SELECT relnamespace FROM pg_catalog.pg_class WHERE oid = $1::int8::oid)
+   AND c.relkind = 'r' AND NOT c.relispartition
+   AND obj_description(c.oid, 'pg_class') ~ '^pgonce dedup partition, week \d{4}-\d\d-\d\d$'
+ ORDER BY 2`
+
+// Orphan is a table that was made as a partition and is none: it was detached and not dropped, or never attached.
+type Orphan struct {
+	Name pg.Name
+	Week string
+	Over bool // its week lies before what is to be kept
+	end  string
+}
+
+// Orphans lists those of the table t, whose name has a schema. keep is how long keys are kept, in microseconds.
+func Orphans(ctx context.Context, conn pg.Conn, t Table, oid, keep int64) ([]Orphan, error) {
+	var all []Orphan
+	err := conn.Query(ctx, orphansSQL, []any{oid, keep}, func(scan func(...any) error) error {
+		o := Orphan{Name: pg.Name{Schema: t.Name.Schema}}
+		err := scan(&o.Name.Table, &o.Week, &o.end, &o.Over)
+		if o.Name == WeekLeaf(t.Name, o.Week) { // else another table's
+			all = append(all, o)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the catalog's tables: %w", err)
+	}
+	return all, nil
+}
+
+// AttachOrphan returns the statement that makes o a partition again.
+func AttachOrphan(table pg.Name, o Orphan) string {
+	return fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')",
+		table.Quoted(), o.Name.Quoted(), o.Week, o.end)
+}
+
+// Find returns the table with its schema, and its oid.
+func Find(ctx context.Context, conn pg.Conn, t Table) (Table, int64, error) {
+	f, err := lookUp(ctx, conn, t.Name)
+	switch {
+	case err != nil:
+		return t, 0, err
+	case f.here == nil:
+		return t, 0, errors.New("there is no such table; dedup.Migrate makes it")
+	case f.here.kind != "p":
+		return t, 0, errors.New("it is not partitioned, which layout " + t.Layout.String() + " is")
+	}
+	t.Name = f.here.name(t.Name.Table)
+	return t, f.here.oid, nil
+}
+
+// Lacks reports whether MakeWeeks has something to make, and which week has the last partition.
+func Lacks(ctx context.Context, conn pg.Conn, t Table, oid int64) (lacks bool, last string, err error) {
+	missing, last, err := missingWeeks(ctx, conn, t, oid)
+	return len(missing) > 0, last, err
+}
+
+// missingWeeks returns what is to be made: the weeks after the last partition (where there is none, the whole window), and
+// those whose table is there, and was detached or never attached. Earlier weeks are left alone: a partition that is gone
+// may have held keys, which would run again.
+func missingWeeks(ctx context.Context, conn pg.Conn, t Table, oid int64) (missing []missingWeek, last string, err error) {
+	all, err := weeks(ctx, conn, t, oid, WeeksAhead)
+	if err != nil {
+		return nil, "", err
+	}
+	orphans, err := Orphans(ctx, conn, t, oid, t.Retention.Microseconds())
+	if err != nil {
+		return nil, "", err
+	}
+	last = "none"
+	there := map[string]bool{}
+	for _, o := range orphans {
+		there[o.Week] = true
+	}
+	for _, w := range all {
+		switch {
+		case w.taken:
+			last = w.from
+		case w.after || there[w.from]:
+			missing = append(missing, missingWeek{w, there[w.from]})
+		}
+	}
+	return missing, last, nil
+}
+
+type missingWeek struct {
+	week
+	made bool // its table is there
+}
+
+// MakeWeeks makes the partitions that are missing, in the caller's transaction, and returns their names.
+func MakeWeeks(ctx context.Context, tx pg.Conn, t Table, oid int64) (made []pg.Name, err error) {
+	missing, _, err := missingWeeks(ctx, tx, t, oid)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range missing {
+		var sqls []string
+		if !w.made {
+			sqls = createWeek(t.Name, w.week)
+		}
+		for _, sql := range append(sqls, attachWeek(t.Name, w.week)) {
+			if err := tx.Send(ctx, &pg.Stmt{SQL: sql}); err != nil {
+				return nil, fmt.Errorf("the partition of the week %s: %w", w.from, err)
+			}
+		}
+		made = append(made, WeekLeaf(t.Name, w.from))
+	}
+	return made, nil
+}
+
+// checksSQL lists the CHECKs of a table.
+const checksSQL = `
+SELECT conname::text, pg_get_expr(conbin, conrelid), convalidated
+  FROM pg_catalog.pg_constraint
+ WHERE conrelid = $1::int8::oid AND contype = 'c'
+ ORDER BY conname`
+
+// proofs are the CHECKs that make the bucket a function of the key; each by its name in the DDL.
+var proofs = []struct{ name, without string }{
+	{"bucket_of_event_time", "nothing keeps the bucket of a key from changing between retries, and the key is unique in a bucket only"},
+	{"event_time_of_key", "nothing keeps the time of a UUIDv7 or ULID key from changing between retries, and with it the bucket in which the key is unique"},
+}
+
+// proof returns the CHECK from the DDL, without its name.
+func proof(name string) string {
+	_, check, _ := strings.Cut(weekly0001, "CONSTRAINT "+name+" ")
+	for _, end := range []string{",\n  CONSTRAINT", "\n) PARTITION BY"} {
+		check, _, _ = strings.Cut(check, end)
+	}
+	return check
+}
+
+var insignificant = regexp.MustCompile(`--.*|::text|::numeric|[\s()"]+`)
+
+// normal strips an expression of what a server adds when it prints it, so that the text of the DDL and the catalog's can
+// be compared. Two expressions that differ only in parentheses or quotes would be taken for equal; nobody writes that by accident.
+func normal(expr string) string {
+	return strings.ToLower(insignificant.ReplaceAllString(expr, ""))
+}
+
+// weekly looks at what makes the primary key the whole guarantee though it holds in one bucket only, and at the
+// partitions of the weeks.
+func (v *verifier) weekly(ctx context.Context, conn pg.Conn, oid int64, by partitioning, t Table) error {
+	if by.hasDefault {
+		v.report(defaultPart, "there is a default partition: it takes the keys of weeks that have no partition, which then can get none",
+			"-- move its keys, and drop it: ALTER TABLE %s DETACH PARTITION ...", v.table.Quoted())
+	}
+	if err := v.proofs(ctx, conn, oid); err != nil {
+		return err
+	}
+	all, err := weeks(ctx, conn, t, oid, FewWeeks)
+	if err != nil {
+		return err
+	}
+	last := "none"
+	for _, w := range all {
+		fix := strings.Join(append(createWeek(v.table, w), attachWeek(v.table, w)), "; ")
+		switch {
+		case w.taken:
+			last = w.from
+		case !w.after && !w.before:
+			v.report(noPartition, "the week "+w.from+" has no partition, though earlier and later ones have: its keys cannot be claimed; and those that were dropped with it would run again in a new one",
+				"%s", fix)
+		case w.after:
+			v.report(fewAhead, fmt.Sprintf("the week %s has no partition; the last one is that of %s, and from its end on nothing can be claimed: Maintain has not run", w.from, last),
+				"%s", fix)
+		}
+	}
+	return nil
+}
+
+func (v *verifier) proofs(ctx context.Context, conn pg.Conn, oid int64) error {
+	type check struct {
+		name, expr string
+		valid      bool
+	}
+	var all []check
+	err := conn.Query(ctx, checksSQL, []any{oid}, func(scan func(...any) error) error {
+		var c check
+		err := scan(&c.name, &c.expr, &c.valid)
+		all = append(all, c)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("read the catalog's constraints: %w", err)
+	}
+	for _, p := range proofs {
+		want := proof(p.name)
+		found, drop := check{}, ""
+		for _, c := range all {
+			if "check"+normal(c.expr) == normal(want) && (c.valid || found.name == "") {
+				found = c
+			}
+			if c.name == p.name {
+				drop = "DROP CONSTRAINT " + pg.Quote(c.name) + ", "
+			}
+		}
+		switch {
+		case found.name == "":
+			v.alter(noCheck, "the CHECK "+p.name+" is missing, or another one: "+p.without, "%sADD CONSTRAINT %s %s", drop, pg.Quote(p.name), want)
+		case !found.valid:
+			v.alter(unproven, "the CHECK "+pg.Quote(found.name)+" is not validated: "+p.without, "VALIDATE CONSTRAINT %s", pg.Quote(found.name))
+		}
+	}
+	return nil
+}
