@@ -1,0 +1,200 @@
+package dedup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/internal/retention"
+	"github.com/pgonce/pgonce/pgerr"
+)
+
+// ErrBusy: another purge of the same table is running, in this process or in another one. That one does the work.
+var ErrBusy = retention.ErrBusy
+
+// DB is what a purge needs to begin its transactions: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
+// It uses one connection at a time.
+type DB interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
+}
+
+// Stats is what a purge has done.
+type Stats struct {
+	Deleted int64 // keys deleted, or to be deleted where it was only counted; what is surely committed
+	Skipped int64 // batches left to the next purge, for somebody had locked one of their rows
+
+	Took time.Duration
+}
+
+// Purge deletes the keys that have expired: those that are done, and were claimed longer ago than Retention. It is
+// [Cleaner.Purge] with the defaults of a [Cleaner].
+func (t Table) Purge(ctx context.Context, db DB) (Stats, error) {
+	return Cleaner{Table: t}.Purge(ctx, db)
+}
+
+// PurgeSQL returns a purge as one statement, for a scheduler inside of the database, so that no program has to run. It
+// deletes what [Table.Purge] deletes, in batches of eight pages (about 500 rows) with a COMMIT and a rest after each, and ends at
+// once where another purge of the table is running. With pg_cron:
+//
+//	SELECT cron.schedule('purge processed_events', '17 * * * *', $job$ ... $job$)
+//
+// with the statement in place of the dots. It must be run by itself: a transaction around it fails it, with 2D000. The
+// retention is written into it, so schedule it anew when that changes. PurgeSQL panics where [Table.Validate] would return an error.
+func (t Table) PurgeSQL() string {
+	p, err := Cleaner{Table: t}.purge()
+	if err != nil {
+		panic("dedup: Table.PurgeSQL: " + err.Error())
+	}
+	return retention.Block(p)
+}
+
+// Cleaner purges a table, once or again and again. Its zero value works on the zero [Table]. It is a plain value, safe for
+// concurrent use.
+type Cleaner struct {
+	Table Table
+
+	// Batch is the number of keys that one transaction deletes at the most; a claim of one of them waits for it. 0 means
+	// 500, which takes a few milliseconds. A page of the table is never split (about 70 keys; of each partition).
+	Batch int
+
+	// Rest is how long to rest between two batches, as a multiple of the time that the last one took, and at most a second. 0
+	// means 4: the purge then works a fifth of the time. Negative means no rest.
+	Rest int
+
+	// Interval is the time from the end of one purge by Run to the beginning of the next, give or take a tenth. 0 means
+	// an hour.
+	Interval time.Duration
+
+	// Observer, where not nil, is told of every purge, as [Purged] or [PurgeFailed].
+	Observer Observer
+}
+
+// Defaults of a Cleaner.
+const (
+	defaultBatch    = 500
+	defaultRest     = 4
+	defaultInterval = time.Hour
+)
+
+// purge is what the engine does for c.
+func (c Cleaner) purge() (retention.Purge, error) {
+	name, err := c.Table.resolve()
+	switch {
+	case err != nil:
+		return retention.Purge{}, err
+	case c.Batch < 0:
+		return retention.Purge{}, errors.New("the cleaner's batch is negative")
+	case c.Interval < 0:
+		return retention.Purge{}, errors.New("the cleaner's interval is negative")
+	}
+	p := retention.Purge{Name: name, Keep: c.Table.keep(), Batch: c.Batch, Rest: c.Rest}
+	if p.Batch == 0 {
+		p.Batch = defaultBatch
+	}
+	if p.Rest == 0 {
+		p.Rest = defaultRest
+	}
+	return p, nil
+}
+
+// keep is how long a row stays. A key with a time of its own is refused once that time lies before the window; were its
+// row deleted at the same moment, a sender whose clock is a little ahead of the database's would find neither.
+func (t Table) keep() time.Duration {
+	r := t.retention()
+	return r + min(r/100, time.Hour)
+}
+
+func (t Table) retention() time.Duration {
+	if t.Retention == 0 {
+		return DefaultRetention
+	}
+	return t.Retention
+}
+
+// Purge deletes the keys that have expired, once. A key stays for Retention after its claim, by the database's clock, and
+// then for a hundredth of that (at most an hour) longer; what is not done (reserved, unfinished, with an unknown result)
+// stays for ever. It goes through the table from its beginning to its end, in transactions of at most Batch keys with a
+// rest between them, and needs no index: on a table of 10 million keys, of which one million has expired, it takes about
+// half a minute.
+//
+//   - A claim of a key that is just being deleted waits for that batch. When it commits, the claim is the first one of its
+//     key, and Executed; when it is rolled back, a Duplicate. Other claims do not wait.
+//   - A row that somebody else has locked is waited for 100 ms at the most; then its batch is left to the next purge.
+//   - Of several purges of one table at a time one works, and the others return [ErrBusy].
+//   - When ctx ends, or the connection is lost, or the process dies: what has been committed is gone, nothing else, and the
+//     next purge goes on. Stats say what had been done; a COMMIT that was not answered is not in them.
+//
+// Purge owns its transactions, at READ COMMITTED, and holds one connection. It needs SELECT and DELETE on the table, and
+// works behind PgBouncer in transaction mode. Any error but ErrBusy and ctx's is the server's, or of the connection.
+func (c Cleaner) Purge(ctx context.Context, db DB) (Stats, error) {
+	p, err := c.purge()
+	if err != nil {
+		return Stats{}, fmt.Errorf("dedup: purge: %w", err)
+	}
+	begun := time.Now()
+	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
+	done, err := p.Run(ctx, pg.FromPgxDB(db, opts, func(pgx.Tx) {}))
+	stats := Stats{Deleted: done.Rows, Skipped: done.Skipped, Took: time.Since(begun)}
+	if err != nil {
+		err = fmt.Errorf("dedup: purge %s: %w", p.Name, err)
+	}
+	if c.Observer != nil {
+		e := Event{Table: p.Name.String(), What: Purged, Rows: stats.Deleted, Held: stats.Took}
+		if err != nil && !errors.Is(err, ErrBusy) {
+			e.What, e.Code = PurgeFailed, pgerr.Code(err)
+		}
+		c.Observer.Observe(ctx, e)
+	}
+	return stats, err
+}
+
+// Count counts the keys that Purge would delete now: a dry run. It reads the whole table, and takes no lock that anybody
+// could wait for.
+func (c Cleaner) Count(ctx context.Context, db interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+},
+) (Stats, error) {
+	p, err := c.purge()
+	if err != nil {
+		return Stats{}, fmt.Errorf("dedup: count: %w", err)
+	}
+	begun := time.Now()
+	found, err := p.Count(ctx, pg.FromPgx(db))
+	stats := Stats{Deleted: found.Rows, Took: time.Since(begun)}
+	if err != nil {
+		return stats, fmt.Errorf("dedup: count %s: %w", p.Name, err)
+	}
+	return stats, nil
+}
+
+// Run purges until ctx ends: for the first time within a minute (within Interval, where that is shorter), then every
+// Interval. It may run in every process of a service: the times are random, and of several that meet one works. A purge
+// that fails is told to the Observer, and tried again at the next time: without an Observer nobody hears of it.
+//
+// Run returns ctx's error, or at once one that says what is wrong with c.
+func (c Cleaner) Run(ctx context.Context, db DB) error {
+	if _, err := c.purge(); err != nil {
+		return fmt.Errorf("dedup: cleaner: %w", err)
+	}
+	interval := c.Interval
+	if interval == 0 {
+		interval = defaultInterval
+	}
+	t := time.NewTimer(rand.N(min(interval, time.Minute)))
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+		_, _ = c.Purge(ctx, db)
+		t.Reset(interval - interval/10 + rand.N(interval/5+1))
+	}
+}
