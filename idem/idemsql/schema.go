@@ -1,6 +1,7 @@
 package idemsql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -47,12 +48,15 @@ func Verify(ctx context.Context, db Conn, tables ...dedup.Table) error {
 		return fmt.Errorf("idemsql: verify: %w", err)
 	}
 	var all []schema.Problem
-	for _, name := range names {
+	for i, name := range names {
 		problems, err := schema.Verify(ctx, pg.FromSQL(db), name)
 		if err != nil {
 			return fmt.Errorf("idemsql: verify: %w", err)
 		}
 		all = append(all, problems...)
+		if len(tables) > 0 && !tables[i].ShortRetention {
+			all = append(all, schema.Window(name, cmp.Or(tables[i].Retention, dedup.DefaultRetention), tables[i].Resends)...)
+		}
 	}
 	if err := verifyError(all); err != nil {
 		return fmt.Errorf("idemsql: verify: %w", err)

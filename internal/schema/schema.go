@@ -20,8 +20,11 @@ const marker = "/*table*/processed_events"
 //go:embed sql/0001_plain.sql
 var plain0001 string
 
+//go:embed sql/0002_plain.sql
+var plain0002 string
+
 // migrations holds one file a version, the first of version 1.
-var migrations = []string{plain0001}
+var migrations = []string{plain0001, plain0002}
 
 func on(sql string, name pg.Name) string { return strings.ReplaceAll(sql, marker, name.Quoted()) }
 

@@ -36,6 +36,8 @@ const (
 	insertRule    = "rule"
 	rowSecurity   = "row security"
 	missingRights = "rights missing"
+
+	shortRetention = "retention too short"
 )
 
 // keyColumns are the columns of the guarantee, in the order of the index that Migrate makes.
