@@ -65,7 +65,7 @@ func (a SourceAges) String() string {
 
 // Observe implements [Observer].
 func (a *Ages) Observe(ctx context.Context, e Event) {
-	if e.What == Duplicate {
+	if e.What == Duplicate || e.What == FinalFailure && e.Age > 0 {
 		a.add(agesKey{e.Table, e.Source}, e.Age)
 	}
 	if a.Next != nil {

@@ -52,7 +52,7 @@ type Event struct {
 	// Rows is, for a purge, how many keys it has deleted.
 	Rows int64
 
-	// Age is, for a Duplicate, how long before this call the original was claimed, by the server's clock. Its highest
-	// values say how long a retention the sender needs.
+	// Age is, for a Duplicate, and for a FinalFailure that was stored before, how long before this call the original was
+	// claimed, by the server's clock. Its highest values say how long a retention the sender needs; see [Ages].
 	Age time.Duration
 }
