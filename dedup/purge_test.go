@@ -451,8 +451,13 @@ func TestPurgeRefuses(t *testing.T) {
 	pool := pgtest.Pool(t)
 	exec1(t, pool, `CREATE VIEW v AS SELECT 1`)
 	for _, c := range []dedup.Cleaner{
-		{Table: dedup.Table{Name: "a.b.c"}}, {Table: dedup.Table{Retention: -1}}, {Batch: -1}, {Interval: -1},
-		{}, {Table: dedup.Table{Name: "v"}}, {Table: dedup.Table{Name: "no.such"}},
+		{Table: dedup.Table{Name: "a.b.c"}},
+		{Table: dedup.Table{Retention: -1}},
+		{Batch: -1},
+		{Interval: -1},
+		{},
+		{Table: dedup.Table{Name: "v"}},
+		{Table: dedup.Table{Name: "no.such"}},
 	} {
 		_, err := c.Purge(t.Context(), pool)
 		require.Error(t, err)

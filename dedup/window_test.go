@@ -46,5 +46,5 @@ func TestVerifyWindow(t *testing.T) {
 	}
 	require.Error(t, dedup.Table{Resends: -1}.Validate())
 	// Tables are compared, and are keys of maps.
-	require.True(t, dedup.Table{Resends: 1} == dedup.Table{Resends: 1})
+	require.Equal(t, 1, map[dedup.Table]int{{Resends: 1}: 1}[dedup.Table{Resends: 1}])
 }
