@@ -29,13 +29,14 @@
 //
 // A key is remembered for [Table].Retention from its claim on, by the database's clock: 35 days if nothing else is said. What
 // comes again later runs again, unless the key carries the time of its event (idem.Key.OccurredAt): then it is refused with
-// idem.ErrExpired. Nothing goes by itself. [Table.Purge] deletes once, [Cleaner.Run] again and again, from any number of
+// idem.ErrExpired. (A purge leaves a hundredth of the window, at most an hour, for senders whose clocks run ahead of the
+// database's.) Nothing goes by itself. [Table.Purge] deletes once, [Cleaner.Run] again and again, from any number of
 // processes, and [Table.PurgeSQL] is the same for pg_cron. Without any of them the table grows, and every key is remembered.
 //
 // What a purge does with each kind of row:
 //
 //	done, inside of the window         stays
-//	done, or finally failed, expired   goes, after a hundredth of the retention (at most an hour) more
+//	done, or finally failed, expired   goes
 //	reserved, its lease alive          stays, however old
 //	unfinished, or unknown             stays, however old: only a person or a reconciliation may settle it (idem.Once.Open)
 //	not committed yet                  stays; once it is committed, its age counts from the beginning of its transaction

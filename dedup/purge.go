@@ -120,8 +120,8 @@ func (t Table) retention() time.Duration {
 // Purge deletes the keys that have expired, once. A key stays for Retention after its claim, by the database's clock, and
 // then for a hundredth of that (at most an hour) longer; what is not done (reserved, unfinished, with an unknown result)
 // stays for ever. It goes through the table from its beginning to its end, in transactions of at most Batch keys with a
-// rest between them, and needs no index: on a table of 10 million keys, of which one million has expired, it takes about
-// half a minute.
+// rest between them, and needs no index. It reads all of the table each time, and so takes time also where nothing has
+// expired: see internal/RUNS.md for a table of 10 million keys.
 //
 //   - A claim of a key that is just being deleted waits for that batch. When it commits, the claim is the first one of its
 //     key, and Executed; when it is rolled back, a Duplicate. Other claims do not wait.

