@@ -55,7 +55,7 @@ var hashDamages = []struct {
 		CREATE TABLE sub PARTITION OF processed_events_h3 FOR VALUES WITH (MODULUS 1, REMAINDER 0)`, []string{"not a table"}, false},
 	{"plain", `DROP TABLE processed_events; CREATE TABLE processed_events (key text)`, []string{"layout"}, false},
 	{"view", `DROP TABLE processed_events; CREATE VIEW processed_events AS SELECT 1`, []string{"not a table"}, false},
-	{"by another strategy", `DROP TABLE processed_events; ` + strings.Replace(dedup.Table{}.DDL(), "\n);", "\n) PARTITION BY LIST (key);", 1), []string{"layout"}, false},
+	{"by another strategy", `DROP TABLE processed_events; ` + strings.Replace(strings.Split(dedup.Table{}.DDL(), "-- Version 2")[0], "\n);", "\n) PARTITION BY LIST (key);", 1), []string{"layout"}, false},
 	{
 		"nullable column", dropKey + `ALTER TABLE processed_events ALTER COLUMN source DROP NOT NULL, ADD UNIQUE (key, operation, source)`,
 		[]string{"column nullable"},

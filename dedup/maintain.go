@@ -33,19 +33,25 @@ import (
 // transactions, and uses one connection at a time. Stats come with every error, and say what had been done. Safe for
 // concurrent use where db is.
 func (t Table) Maintain(ctx context.Context, db DB) (Stats, error) {
-	s, err := t.resolve()
+	return Cleaner{Table: t}.Maintain(ctx, db)
+}
+
+// Maintain is [Table.Maintain] with the settings of c.
+func (c Cleaner) Maintain(ctx context.Context, db DB) (Stats, error) {
+	s, err := c.check()
 	if err != nil {
 		return Stats{}, fmt.Errorf("dedup: maintain: %w", err)
 	}
 	if s.Layout != schema.Weekly {
-		return purge(ctx, t, db)
+		return c.Purge(ctx, db)
 	}
 	begun := time.Now()
 	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
 	done, err := partition.Run(ctx, pg.FromPgx(db), pg.FromPgxDB(db, opts, func(pgx.Tx) {}), s)
 	stats := Stats{Made: done.Made, Dropped: done.Dropped, Kept: done.Kept, Took: time.Since(begun)}
 	if err != nil {
-		return stats, fmt.Errorf("dedup: maintain %s: %w", s.Name, err)
+		err = fmt.Errorf("dedup: maintain %s: %w", s.Name, err)
 	}
-	return stats, nil
+	c.tell(ctx, s.Name, stats, err)
+	return stats, err
 }

@@ -16,7 +16,7 @@ type Observer interface {
 // What is what became of a call. Its values fit a metric's label.
 type What string
 
-// What can become of a call of package idem.
+// What can become of a call of package idem, and of a purge.
 const (
 	Executed        What = "executed"         // the effect ran; with Do, it stands when the caller commits
 	Duplicate       What = "duplicate"        // the effect had run before
@@ -29,6 +29,9 @@ const (
 	Unsettled       What = "unsettled"        // an earlier attempt was interrupted, and the provider may have forgotten it: look there
 	Unknown         What = "unknown"          // COMMIT was not answered, and the answer could not be found out
 	Failed          What = "failed"           // anything else: the effect's own error, the server's, a lost connection, a panic
+
+	Purged      What = "purge"        // a purge, or Maintain, ended, or left the work to another one that was running
+	PurgeFailed What = "purge_failed" // a purge, or Maintain, ended early, by an error or the end of its context
 )
 
 // Event describes one call. It never holds a key or a payload.
@@ -46,7 +49,10 @@ type Event struct {
 	// duplicate waits at least. With Do the caller holds it for longer, until the transaction ends.
 	Held time.Duration
 
-	// Age is, for a Duplicate, how long before this call the original was claimed, by the server's clock. Its highest
-	// values say how long a retention the sender needs.
+	// Rows is, for a purge, how many keys it has deleted.
+	Rows int64
+
+	// Age is, for a Duplicate, and for a FinalFailure that was stored before, how long before this call the original was
+	// claimed, by the server's clock. Its highest values say how long a retention the sender needs; see [Ages].
 	Age time.Duration
 }

@@ -39,9 +39,26 @@ type Table struct {
 
 	// Retention is how long after its claim a key is kept, and so for how long duplicates are recognised. A key with a
 	// time of its own (idem.Key.OccurredAt) that lies further back is refused with idem.ErrExpired. 0 means
-	// [DefaultRetention]; a shorter one than your sender resends for lets late duplicates through.
+	// [DefaultRetention]; a shorter one than your sender resends for lets late duplicates through, see Resends.
 	Retention time.Duration
+
+	// Resends is for how long the sender of this table's messages may deliver one again: [StripeResends] and its like, or
+	// what your own sender's documentation says; of several senders the longest. [Verify] reports a Retention that is
+	// shorter. 0 means that nothing is known, and nothing is checked. Where the windows of two senders differ much, give
+	// each a table.
+	Resends time.Duration
+
+	// ShortRetention says that a Retention shorter than Resends is meant: that what is sent again by hand after weeks may
+	// run again. Verify then reports nothing.
+	ShortRetention bool
 }
+
+// For how long large senders deliver a message again, as they document it. Each of them is covered by [DefaultRetention].
+const (
+	StripeResends   = 30 * 24 * time.Hour // by "stripe events resend"; 15 days from the dashboard; 3 days by itself
+	AppStoreResends = 157 * time.Hour     // 5 retries after 1, 12, 24, 48 and 72 hours, each from the one before
+	PubSubResends   = 31 * 24 * time.Hour // a subscription's longest retention of messages; without a change it is 7 days
+)
 
 // resolve validates t and returns what the engine knows it by.
 func (t Table) resolve() (schema.Table, error) {
@@ -51,6 +68,8 @@ func (t Table) resolve() (schema.Table, error) {
 		return schema.Table{}, errors.New("the table's layout is unknown")
 	case t.Retention < 0:
 		return schema.Table{}, errors.New("the table's retention is negative")
+	case t.Resends < 0:
+		return schema.Table{}, errors.New("the time for which the table's sender resends is negative")
 	}
 	if t.Retention == 0 {
 		s.Retention = DefaultRetention

@@ -19,8 +19,8 @@ type Problem struct {
 	// Kind is a short name that stays the same from version to version: "table missing", "table in another schema", "not a
 	// table", "not logged", "column missing", "column type", "column nullable", "column default", "column generated", "collation",
 	// "constraint missing", "constraint deferrable", "index invalid", "index partial", "index on an expression", "index
-	// has more columns", "other unique index", "trigger", "rule", "row security", "rights missing"; of partitioned layouts,
-	// "layout", "partition missing", "partition half detached"; of the session, "asynchronous commit".
+	// has more columns", "other unique index", "trigger", "rule", "row security", "rights missing", "retention too short"; of
+	// partitioned layouts, "layout", "partition missing", "partition half detached"; of the session, "asynchronous commit".
 	Kind string
 
 	Message string // what is wrong, and what it would lead to
@@ -67,8 +67,9 @@ func (e *VerifyError) Except(kinds ...string) error {
 // Verify proves from the catalog that each table backs its keys; with none given, the zero [Table]. It asks: is there a
 // unique index on exactly the key's columns; is it valid, ready, immediate, without WHERE and expressions; can none of
 // the columns be NULL; is their collation "C"; can no BEFORE INSERT trigger, rule or row security change or hide a row;
-// is the table a logged one, and the one that the search path means; has the current role the rights to claim. Of the
-// session it asks whether what it commits survives a crash of the server (synchronous_commit).
+// is the table a logged one, and the one that the search path means; has the current role the rights to claim; and does the
+// table's Retention cover what its sender resends. Of the session it asks whether what it commits survives a crash of the
+// server (synchronous_commit).
 //
 // It returns nil when all of it holds, a *[VerifyError] with every problem where not, and any other error when it could
 // not ask. It reads pg_catalog only, takes no lock that a claim could wait for, and answers for the current role and search
@@ -82,12 +83,15 @@ func Verify(ctx context.Context, db interface {
 		return fmt.Errorf("dedup: verify: %w", err)
 	}
 	var all []schema.Problem
-	for _, t := range resolved {
+	for i, t := range resolved {
 		problems, err := schema.Verify(ctx, pg.FromPgx(db), t)
 		if err != nil {
 			return fmt.Errorf("dedup: verify: %w", err)
 		}
 		all = append(all, problems...)
+		if len(tables) > 0 && !tables[i].ShortRetention {
+			all = append(all, schema.Window(t.Name, t.Retention, tables[i].Resends)...)
+		}
 	}
 	problems, err := schema.Session(ctx, pg.FromPgx(db))
 	if err != nil {

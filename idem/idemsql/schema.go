@@ -47,12 +47,15 @@ func Verify(ctx context.Context, db Conn, tables ...dedup.Table) error {
 		return fmt.Errorf("idemsql: verify: %w", err)
 	}
 	var all []schema.Problem
-	for _, t := range resolved {
+	for i, t := range resolved {
 		problems, err := schema.Verify(ctx, pg.FromSQL(db), t)
 		if err != nil {
 			return fmt.Errorf("idemsql: verify: %w", err)
 		}
 		all = append(all, problems...)
+		if len(tables) > 0 && !tables[i].ShortRetention {
+			all = append(all, schema.Window(t.Name, t.Retention, tables[i].Resends)...)
+		}
 	}
 	problems, err := schema.Session(ctx, pg.FromSQL(db))
 	if err != nil {

@@ -44,7 +44,7 @@ type Result struct {
 	Outcome Outcome
 	Waited  time.Duration // claiming: the statements' time, which is mostly the wait for another holder
 	Held    time.Duration // from the claim's success to the end of the call
-	Age     time.Duration // Duplicate: how long ago the original was claimed, by the server's clock
+	Age     time.Duration // Duplicate, and a *Final that was stored: how long ago the original was claimed, by the server's clock
 	Value   []byte        // Duplicate: what was stored
 }
 
@@ -267,6 +267,7 @@ var errAgain = errors.New("claim again")
 // verdict says what the row means for this call.
 func (c *Claim) verdict(m *met) (Result, error) {
 	r := &m.record
+	age := time.Duration(r.AgeMicros) * time.Microsecond
 	if m.read.Rows == 0 {
 		switch {
 		case m.isExpired:
@@ -286,9 +287,9 @@ func (c *Claim) verdict(m *met) (Result, error) {
 	case !r.Done:
 		return Result{}, ErrUnfinished
 	case r.Failed:
-		return Result{}, &Final{Value: r.Value}
+		return Result{Age: age}, &Final{Value: r.Value}
 	}
-	return Result{Outcome: Duplicate, Age: time.Duration(r.AgeMicros) * time.Microsecond, Value: r.Value}, nil
+	return Result{Outcome: Duplicate, Age: age, Value: r.Value}, nil
 }
 
 // Lookup reads the key's row, in one statement. It returns ErrNotFound where there is none.

@@ -84,7 +84,7 @@ func (c *Claim) claim(ctx context.Context, tx pg.Tx) (fresh bool, xid int64, res
 			return false, 0, res, nil
 		case errAgain:
 		default:
-			return false, 0, Result{}, &Failure{Stage: stageClaim, Err: err}
+			return false, 0, res, &Failure{Stage: stageClaim, Err: err}
 		}
 	}
 	return false, 0, Result{}, &Failure{Stage: stageConfirm, Err: errHidden}

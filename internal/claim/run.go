@@ -112,7 +112,7 @@ func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
 		r.lostXID, r.lost = 0, nil
 	}
 	if err != nil {
-		return Result{}, &Failure{Stage: stageClaim, Err: err}
+		return res, &Failure{Stage: stageClaim, Err: err}
 	}
 	return res, nil
 }

@@ -48,7 +48,7 @@ var readTree = sync.OnceValues(func() ([]textFile, error) {
 			}
 			return nil
 		}
-		if !d.Type().IsRegular() {
+		if !d.Type().IsRegular() || name == ".git" { // a work tree of git has a file of that name
 			return nil
 		}
 		text, err := fs.ReadFile(root, name)

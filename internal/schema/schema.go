@@ -26,6 +26,8 @@ var (
 	hashLeaf0001 string
 	//go:embed sql/0001_weekly.sql
 	weekly0001 string
+	//go:embed sql/0002_plain.sql
+	plain0002 string
 )
 
 // migrations returns the SQL of one version after the other, the first of version 1.
@@ -36,7 +38,7 @@ func (t Table) migrations() []string {
 	case t.Layout == Weekly:
 		return []string{on(weekly0001)}
 	case n == 0:
-		return []string{on(plain0001)}
+		return []string{on(plain0001), on(plain0002)}
 	}
 	var b strings.Builder
 	b.WriteString(on(hash0001))

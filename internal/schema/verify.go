@@ -43,6 +43,8 @@ const (
 	noCheck       = "check missing"
 	unproven      = "check not validated"
 	fewAhead      = "too few partitions ahead"
+
+	shortRetention = "retention too short"
 )
 
 // keyColumns are the columns of the guarantee, in the order of the index that Migrate makes.

@@ -1,0 +1,211 @@
+package dedup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/internal/retention"
+	"github.com/pgonce/pgonce/internal/schema"
+	"github.com/pgonce/pgonce/pgerr"
+)
+
+// ErrBusy: another purge of the same table is running, in this process or in another one. That one does the work.
+var ErrBusy = retention.ErrBusy
+
+// DB is what a purge needs to begin its transactions: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
+// It uses one connection at a time.
+type DB interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
+}
+
+// Stats is what a purge or [Table.Maintain] has done.
+type Stats struct {
+	Deleted int64 // keys deleted, or to be deleted where it was only counted; what is surely committed
+	Skipped int64 // batches left to the next purge, for somebody had locked one of their rows
+
+	// Of layout Weekly: the partitions that were made (or attached again), dropped, and kept though they have expired, because
+	// they hold keys that are not done.
+	Made, Dropped, Kept []string
+
+	Took time.Duration
+}
+
+// Purge deletes the keys that have expired: those that are done, and were claimed longer ago than Retention. It is
+// [Cleaner.Purge] with the defaults of a [Cleaner].
+func (t Table) Purge(ctx context.Context, db DB) (Stats, error) {
+	return Cleaner{Table: t}.Purge(ctx, db)
+}
+
+// PurgeSQL returns a purge as one statement, for a scheduler inside of the database, so that no program has to run. It
+// deletes what [Table.Purge] deletes, in batches of eight pages (about 500 rows) with a COMMIT and a rest after each, and ends at
+// once where another purge of the table is running. With pg_cron:
+//
+//	SELECT cron.schedule('purge processed_events', '17 * * * *', $job$ ... $job$)
+//
+// with the statement in place of the dots. It must be run by itself: a transaction around it fails it, with 2D000. The
+// retention is written into it, so schedule it anew when that changes. PurgeSQL panics where [Table.Validate] would return an error.
+func (t Table) PurgeSQL() string {
+	p, err := Cleaner{Table: t}.purge()
+	if err != nil {
+		panic("dedup: Table.PurgeSQL: " + err.Error())
+	}
+	return retention.Block(p)
+}
+
+// Cleaner purges or maintains a table, once or again and again. Its zero value works on the zero [Table]. It is a plain value, safe for
+// concurrent use.
+type Cleaner struct {
+	Table Table
+
+	// Batch is the number of keys that one transaction deletes at the most; a claim of one of them waits for it. 0 means
+	// 500, which takes a few milliseconds. A page of the table is never split (about 70 keys; of each partition).
+	Batch int
+
+	// Rest is how long to rest between two batches, as a multiple of the time that the last one took, and at most a second. 0
+	// means 4: the purge then works a fifth of the time. Negative means no rest.
+	Rest int
+
+	// Interval is the time from the end of what Run does once to the beginning of the next, give or take a tenth. 0 means
+	// an hour.
+	Interval time.Duration
+
+	// Observer, where not nil, is told of every purge and maintenance, as [Purged] or [PurgeFailed].
+	Observer Observer
+}
+
+// Defaults of a Cleaner.
+const (
+	defaultBatch    = 500
+	defaultRest     = 4
+	defaultInterval = time.Hour
+)
+
+// check validates c and returns its table.
+func (c Cleaner) check() (schema.Table, error) {
+	switch {
+	case c.Batch < 0:
+		return schema.Table{}, errors.New("the cleaner's batch is negative")
+	case c.Interval < 0:
+		return schema.Table{}, errors.New("the cleaner's interval is negative")
+	}
+	return c.Table.resolve()
+}
+
+// purge is what the engine does for c.
+func (c Cleaner) purge() (retention.Purge, error) {
+	s, err := c.check()
+	switch {
+	case err != nil:
+		return retention.Purge{}, err
+	case s.Layout == schema.Weekly:
+		// Its rows stay for as long as the time of their event says, not that of their claim.
+		return retention.Purge{}, errors.New("a table of layout Weekly is not purged; Maintain drops its partitions")
+	}
+	p := retention.Purge{Name: s.Name, Keep: keep(s.Retention), Batch: c.Batch, Rest: c.Rest}
+	if p.Batch == 0 {
+		p.Batch = defaultBatch
+	}
+	if p.Rest == 0 {
+		p.Rest = defaultRest
+	}
+	return p, nil
+}
+
+// keep is how long a row stays. A key with a time of its own is refused once that time lies before the window; were its
+// row deleted at the same moment, a sender whose clock is a little ahead of the database's would find neither.
+func keep(retention time.Duration) time.Duration { return retention + min(retention/100, time.Hour) }
+
+// Purge deletes the keys that have expired, once. A key stays for Retention after its claim, by the database's clock, and
+// then for a hundredth of that (at most an hour) longer; what is not done (reserved, unfinished, with an unknown result)
+// stays for ever. It goes through the table from its beginning to its end, in transactions of at most Batch keys with a
+// rest between them, and needs no index. It reads all of the table each time, and so takes time also where nothing has
+// expired: see internal/RUNS.md for a table of 10 million keys.
+//
+//   - A claim of a key that is just being deleted waits for that batch. When it commits, the claim is the first one of its
+//     key, and Executed; when it is rolled back, a Duplicate. Other claims do not wait.
+//   - A row that somebody else has locked is waited for 100 ms at the most; then its batch is left to the next purge.
+//   - Of several purges of one table at a time one works, and the others return [ErrBusy].
+//   - When ctx ends, or the connection is lost, or the process dies: what has been committed is gone, nothing else, and the
+//     next purge goes on. Stats say what had been done; a COMMIT that was not answered is not in them.
+//
+// Purge owns its transactions, at READ COMMITTED, and holds one connection. It needs SELECT and DELETE on the table, and
+// works behind PgBouncer in transaction mode. Any error but ErrBusy and ctx's is the server's, or of the connection.
+func (c Cleaner) Purge(ctx context.Context, db DB) (Stats, error) {
+	p, err := c.purge()
+	if err != nil {
+		return Stats{}, fmt.Errorf("dedup: purge: %w", err)
+	}
+	begun := time.Now()
+	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
+	done, err := p.Run(ctx, pg.FromPgxDB(db, opts, func(pgx.Tx) {}))
+	stats := Stats{Deleted: done.Rows, Skipped: done.Skipped, Took: time.Since(begun)}
+	if err != nil {
+		err = fmt.Errorf("dedup: purge %s: %w", p.Name, err)
+	}
+	c.tell(ctx, p.Name, stats, err)
+	return stats, err
+}
+
+func (c Cleaner) tell(ctx context.Context, table pg.Name, stats Stats, err error) {
+	if c.Observer == nil {
+		return
+	}
+	e := Event{Table: table.String(), What: Purged, Rows: stats.Deleted, Held: stats.Took}
+	if err != nil && !errors.Is(err, ErrBusy) {
+		e.What, e.Code = PurgeFailed, pgerr.Code(err)
+	}
+	c.Observer.Observe(ctx, e)
+}
+
+// Count counts the keys that Purge would delete now: a dry run. It reads the whole table, and takes no lock that anybody
+// could wait for.
+func (c Cleaner) Count(ctx context.Context, db interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+},
+) (Stats, error) {
+	p, err := c.purge()
+	if err != nil {
+		return Stats{}, fmt.Errorf("dedup: count: %w", err)
+	}
+	begun := time.Now()
+	found, err := p.Count(ctx, pg.FromPgx(db))
+	stats := Stats{Deleted: found.Rows, Took: time.Since(begun)}
+	if err != nil {
+		return stats, fmt.Errorf("dedup: count %s: %w", p.Name, err)
+	}
+	return stats, nil
+}
+
+// Run maintains the table until ctx ends ([Table.Maintain]): for the first time within a minute (within Interval, where
+// that is shorter), then every Interval. It may run in every process of a service: the times are random, and of several
+// that meet one works. What fails is told to the Observer, and tried again at the next time: without an Observer nobody
+// hears of it.
+//
+// Run returns ctx's error, or at once one that says what is wrong with c.
+func (c Cleaner) Run(ctx context.Context, db DB) error {
+	if _, err := c.check(); err != nil {
+		return fmt.Errorf("dedup: cleaner: %w", err)
+	}
+	interval := c.Interval
+	if interval == 0 {
+		interval = defaultInterval
+	}
+	t := time.NewTimer(rand.N(min(interval, time.Minute)))
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+		_, _ = c.Maintain(ctx, db)
+		t.Reset(interval - interval/10 + rand.N(interval/5+1))
+	}
+}
