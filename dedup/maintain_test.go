@@ -215,7 +215,7 @@ func TestMaintainKilled(t *testing.T) {
 	// The short form takes a few of the statements, others each time.
 	step := 1
 	if os.Getenv("PGONCE_LONG") == "" {
-		step = total / 6
+		step = total / 3
 	}
 	broken, first := 0, 1+rand.IntN(step)
 	t.Logf("%d statements, every %dth from %d on", total, step, first)

@@ -1,0 +1,43 @@
+-- Plain to Weekly, 1 of 2: from now on, a claim on processed_events_weekly is also one on processed_events, so that programs
+-- on the one and on the other table run side by side, and nothing runs twice. Make processed_events_weekly before, by
+-- dedup.Migrate with dedup.Table{Name: "processed_events_weekly", Layout: dedup.Weekly}, and give its claims the rights to
+-- SELECT and INSERT on processed_events. Nothing is copied beforehand: a key that is in the old table is copied when a
+-- duplicate of it comes.
+--
+-- Locks: SHARE ROW EXCLUSIVE on processed_events_weekly, which nobody uses yet. On processed_events none.
+--
+-- Verify reports the trigger as long as it is there. A key that a program on the old table has reserved fails with 55P03
+-- on the new one, which is retryable, until it is settled there; one that a program on the new table has reserved is in
+-- progress for the old one until the end of time, for what becomes of it is written to the new table only.
+BEGIN;
+CREATE FUNCTION processed_events_claim_both() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF pg_trigger_depth() > 1 THEN
+    RETURN NEW; -- the copy below
+  END IF;
+  INSERT INTO processed_events (source, operation, key, processed_at, payload_hash, lease_until)
+  VALUES (NEW.source, NEW.operation, NEW.key, NEW.processed_at, NEW.payload_hash, CASE WHEN NEW.lease_until IS NOT NULL THEN 'infinity'::timestamptz END)
+  ON CONFLICT (key, operation, source) DO NOTHING;
+  IF FOUND THEN
+    RETURN NEW;
+  END IF;
+  IF EXISTS (SELECT FROM processed_events_weekly
+              WHERE key = NEW.key AND operation = NEW.operation AND source = NEW.source AND bucket = NEW.bucket) THEN
+    RETURN NULL; -- a duplicate, and nothing to copy
+  END IF;
+  INSERT INTO processed_events_weekly
+         (source, operation, key, processed_at, payload_hash, value, attempt, failed, event_time, bucket)
+  SELECT source, operation, key, processed_at, payload_hash, value, attempt, failed, NEW.event_time, NEW.bucket
+    FROM processed_events
+   WHERE key = NEW.key AND operation = NEW.operation AND source = NEW.source AND lease_until IS NULL
+  ON CONFLICT (key, operation, source, bucket) DO NOTHING;
+  IF NOT FOUND AND EXISTS (SELECT FROM processed_events
+              WHERE key = NEW.key AND operation = NEW.operation AND source = NEW.source AND lease_until < 'infinity') THEN
+    RAISE EXCEPTION 'the key is reserved by a program on the old table' USING ERRCODE = 'lock_not_available';
+  END IF;
+  RETURN NULL; -- the claim inserts nothing, and reads the copy
+END $$;
+
+CREATE TRIGGER processed_events_claim_both BEFORE INSERT ON processed_events_weekly
+  FOR EACH ROW EXECUTE FUNCTION processed_events_claim_both();
+COMMIT;

@@ -1,0 +1,13 @@
+-- Plain to Weekly, 2 of 2: the old table goes. Run it when the last program on it has been stopped for longer than the
+-- retention: what it has processed has expired by then.
+--
+-- Locks: ACCESS EXCLUSIVE on processed_events_weekly, for milliseconds. It waits for every open transaction that has claimed,
+-- and claims wait behind it: at most for lock_timeout. 55P03: nothing was done, run it again; with handlers that hold
+-- their transactions for longer than lock_timeout, raise that. The table keeps its name: renaming it would need a stop of
+-- all programs, for their statements differ by layout.
+BEGIN;
+SET LOCAL lock_timeout = '1s';
+DROP TRIGGER processed_events_claim_both ON processed_events_weekly;
+DROP FUNCTION processed_events_claim_both();
+DROP TABLE processed_events;
+COMMIT;
