@@ -20,9 +20,9 @@ import (
 //		log.Print(a) // stripe: 1204 duplicates, the oldest after 71h12m0s: 8 % of 840h0m0s
 //	}
 //
-// It holds a few numbers for each source, for at most 1,000 sources; further ones count together, as the source "". It sees
-// what came since its process began, and so no duplicates older than that were it not for the row's age, which is the
-// database's. What came after its key was purged ran again, and is no duplicate: a highest age near to the retention means that there may be such.
+// It counts what came since it was made, in this process, and holds a few numbers for each source, for at most 1,000 sources;
+// further ones count together, as the source "". What came after its key was purged ran again, and is no duplicate: a
+// highest age near to the retention means that there may have been such.
 type Ages struct {
 	// Next, where not nil, is told of every event, too.
 	Next Observer

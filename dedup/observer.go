@@ -34,7 +34,7 @@ const (
 	PurgeFailed What = "purge_failed" // a purge, or Maintain, ended early, by an error or the end of its context
 )
 
-// Event describes one call. It never holds a key or a payload.
+// Event describes one call, or one purge, which has no Source and no Operation. It never holds a key or a payload.
 type Event struct {
 	Table, Source, Operation string
 
@@ -46,7 +46,8 @@ type Event struct {
 	Waited time.Duration
 
 	// Held is how long this call held the key, from the claim to the end of the call: the time that a concurrent
-	// duplicate waits at least. With Do the caller holds it for longer, until the transaction ends.
+	// duplicate waits at least. With Do the caller holds it for longer, until the transaction ends. Of a purge it is the
+	// time that it took.
 	Held time.Duration
 
 	// Rows is, for a purge, how many keys it has deleted.

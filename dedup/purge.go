@@ -69,7 +69,8 @@ type Cleaner struct {
 	Batch int
 
 	// Rest is how long to rest between two batches, as a multiple of the time that the last one took, and at most a second. 0
-	// means 4: the purge then works a fifth of the time. Negative means no rest.
+	// means 4: the purge then works a fifth of the time. Negative means no rest. A session rests inside of a transaction
+	// that has done nothing yet: an idle_in_transaction_session_timeout should be more than a second.
 	Rest int
 
 	// Interval is the time from the end of what Run does once to the beginning of the next, give or take a tenth. 0 means

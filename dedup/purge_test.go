@@ -115,7 +115,7 @@ func insertKinds(t *testing.T, pool *pgxpool.Pool, table dedup.Table) (stay, exp
 				stay++
 			}
 			exec1(t, pool, fmt.Sprintf(`INSERT INTO %s (source, operation, key, processed_at, lease_until, failed, attempt, value)
-				SELECT 's', 'o', '%s', now() - interval '%d microseconds', %s`,
+				SELECT 's', 'o', '%s', now() - %d * interval '1 microsecond', %s`,
 				quoted(table), strings.ReplaceAll(name, "'", "''"), age.Microseconds(), strings.NewReplacer("'why'", `'why'::bytea`, "'value'", `'value'::bytea`,
 					"'infinity'", "timestamptz 'infinity'", "'-infinity'", "timestamptz '-infinity'").Replace(state)))
 		}

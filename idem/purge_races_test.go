@@ -118,7 +118,7 @@ func TestPurgeRaces(t *testing.T) {
 	s := newSite(t)
 	s.sql(purgeSchema)
 	r := seeded(t)
-	length, least := 3*time.Second, 10
+	length, least := 3*time.Second, 3
 	if long {
 		length, least = time.Minute, 1_000
 	}

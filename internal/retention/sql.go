@@ -76,7 +76,7 @@ func Block(p Purge) string {
 	sql := strings.NewReplacer(
 		marker, p.Name.Quoted(),
 		"/*name*/'processed_events'", literal(p.Name.Quoted()),
-		"/*keep*/'35 days'", literal(seconds(p.Keep)),
+		"/*keep*/3024000", seconds(p.Keep),
 		"/*rest*/4", strconv.Itoa(max(p.Rest, 0)),
 		"/*class*/1", strconv.FormatInt(lockClass, 10),
 	).Replace(blockSQL)
@@ -93,5 +93,5 @@ func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + 
 
 func seconds(d time.Duration) string {
 	us := d.Microseconds()
-	return strings.TrimRight(strings.TrimRight(fmt.Sprintf("%d.%06d", us/1e6, us%1e6), "0"), ".") + " seconds"
+	return strings.TrimRight(strings.TrimRight(fmt.Sprintf("%d.%06d", us/1e6, us%1e6), "0"), ".")
 }

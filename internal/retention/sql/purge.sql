@@ -24,7 +24,7 @@ BEGIN
       DELETE FROM /*table*/processed_events
        WHERE ctid >= format('(%s,0)', page)::tid AND ctid < format('(%s,0)', page + span)::tid
          AND lease_until IS NULL
-         AND processed_at < now() - interval /*keep*/'35 days';
+         AND processed_at < now() - /*keep*/3024000 * interval '1 second';
       GET DIAGNOSTICS n = ROW_COUNT;
       gone := gone + n;
     EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
