@@ -55,7 +55,8 @@ type Call[T any] struct {
 // Run makes the call for key.
 //
 //   - First call: Send, then Apply and the confirmation in one transaction. It returns the answer and Executed.
-//   - Duplicate: the stored answer and Duplicate; nothing is called, nothing written.
+//   - Duplicate: the stored answer and Duplicate; nothing is called, nothing written. A key that was settled without an
+//     answer, as by [Do], is an *[Error] of stage "value".
 //   - Concurrent duplicate: [ErrInProgress] at once, with nothing called. Only for a transaction that holds the key (another
 //     attempt that applies its answer, a [Do] or Run of the same key) does it wait; see MaxWait.
 //   - A final failure: *[FinalError], now and for every duplicate.
@@ -66,7 +67,9 @@ type Call[T any] struct {
 // been had is applied and confirmed all the same, for which there are 5 seconds more. A Send or Apply that panics, or ends
 // the goroutine, leaves the key to the next delivery, as an error does.
 //
-// Run owns its transactions. Safe for concurrent use where db is. An answer that cannot be stored (as JSON of at most
+// Run owns its transactions; a connection that is in one is refused. Of the settings, Tries and TxOptions are those of the
+// last transaction. A reservation is tried once: a conflict at REPEATABLE READ, where that is the server's default, or a
+// lost connection comes as it is, before anything was sent, and is [Retryable]. Safe for concurrent use where db is. An answer that cannot be stored (as JSON of at most
 // dedup.MaxValueBytes) is an *[Error] of stage "value", and as good as none.
 func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
 	var v T
@@ -85,7 +88,7 @@ func (c Call[T]) run(ctx context.Context, db DB, key Key, engine *claim.Claim) (
 	if c.Lease <= 0 {
 		return v, res, &claim.Failure{Stage: "reserve", Err: errLease}
 	}
-	conn := pg.FromPgx(db)
+	conn := pg.FromPgxAlone(db)
 	begun := time.Now()
 	held, rec, res, err := engine.Reserve(ctx, conn, c.Lease, max(c.Remembers, 0))
 	res.Waited = time.Since(begun)
@@ -107,8 +110,8 @@ func (c Call[T]) run(ctx context.Context, db DB, key Key, engine *claim.Claim) (
 		}
 		res.Held = time.Since(begun) - res.Waited
 	}()
-	// The lease began later than begun, when the server had the statement: Send's context ends before it.
-	if v, settled, err = c.send(ctx, conn, key, engine, *held, begun.Add(c.Lease)); err != nil {
+	// The server began the lease later than held.Since, when it had the statement: Send's context ends before it.
+	if v, settled, err = c.send(ctx, conn, key, engine, *held, held.Since.Add(c.Lease)); err != nil {
 		return v, res, err
 	}
 	value, err := encodeValue(v)
@@ -211,8 +214,8 @@ type marked struct {
 func (m *marked) Error() string { return m.err.Error() }
 func (m *marked) Unwrap() error { return m.err }
 
-// Final marks an error of [Call].Send that no retry can mend: a declined card, an order that is closed. Its text is stored
-// and given to duplicates in a *[FinalError]; so it must hold no secret. It must be certain that the provider refused:
+// Final marks an error of [Call].Send that no retry can mend: a declined card, an order that is closed. Its text is stored,
+// 4,096 bytes of it at the most, and given to duplicates in a *[FinalError]; so it must hold no secret. It must be certain that the provider refused:
 // a time-out is not that. Mark an error last: what is wrapped around the mark is dropped. Final(nil) is nil.
 func Final(err error) error { return mark(err, true) }
 

@@ -20,7 +20,9 @@ const derived = "//"
 //	charge := payments.Key(orderID)
 //	refund := charge.Derive("refund", refundID) // as idempotent as the charge
 //
-// Without parts there is one derived key for each key and operation. A fault of k stays, and a faulty part is found by
+// The operation of k is no part of it: a charge and a shipment of one source and id have the same Derive("cancel"), and so
+// one of the two would be cancelled. Name the operation for what it undoes ("cancel-charge"), or give the parts. Without
+// parts there is one derived key for each source, id and operation. A fault of k stays, and a faulty part is found by
 // [Key.Validate].
 func (k Key) Derive(operation string, parts ...string) Key {
 	if k.Validate() != nil {

@@ -94,8 +94,9 @@ func (e *Error) CommitUnknown() bool { return e.Unknown }
 // It is about the delivery, pgerr.Retryable about running a transaction again at once: that one is false for reached limits.
 func Retryable(err error) bool {
 	var e *Error
+	var final *FinalError
 	switch {
-	case err == nil:
+	case err == nil, errors.As(err, &final): // whatever Final was said of
 		return false
 	case errors.As(err, &e) && e.Stage == "fn":
 		return false // whatever fn met: the key may be committed without the whole effect

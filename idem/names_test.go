@@ -2,8 +2,11 @@ package idem_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -42,6 +45,7 @@ func TestTableNames(t *testing.T) {
 		}
 		_, err := once.Lookup(t.Context(), pool, stripe.Key("1"))
 		require.NoError(t, err, name)
+		everyMove(t, once, pool)
 	}
 	// Without a schema there is nothing to find.
 	_, err = idem.Run(t.Context(), pool, stripe.Key("1"), nothing)
@@ -60,6 +64,7 @@ func TestLeastRights(t *testing.T) {
 		require.Equal(t, want, out)
 	}
 	require.NoError(t, pgx.BeginFunc(t.Context(), app, func(tx pgx.Tx) error { return idem.Once{}.Forget(t.Context(), tx, stripe.Key("1")) }))
+	everyMove(t, idem.Once{}, app)
 
 	for _, missing := range []string{"SELECT", "INSERT"} {
 		poor := asRole(t, pool, strings.Replace(`GRANT SELECT, INSERT, UPDATE, DELETE ON processed_events TO {role}; REVOKE right ON processed_events FROM {role}`, "right", missing, 1))
@@ -71,6 +76,45 @@ func TestLeastRights(t *testing.T) {
 		require.ErrorAs(t, dedup.Verify(t.Context(), poor), &bad)
 		require.Equal(t, "rights missing", bad.Problems[0].Kind)
 	}
+}
+
+// everyMove makes each statement of reservations and values once.
+func everyMove(t *testing.T, once idem.Once, pool *pgxpool.Pool) {
+	t.Helper()
+	ctx := t.Context()
+	call := idem.Call[string]{
+		Once: once, Lease: time.Hour, Remembers: 2 * time.Hour,
+		Send: func(context.Context, string) (string, error) { return "answer", nil },
+	}
+	broken := call
+	broken.Send = func(context.Context, string) (string, error) { return "", io.ErrUnexpectedEOF }
+	key := stripe.Key("moves", "call").OccurredAt(time.Now())
+	_, _, err := broken.Run(ctx, pool, key)
+	require.Same(t, io.ErrUnexpectedEOF, err)
+	open, err := once.Open(ctx, pool, idem.Scope{}, 10)
+	require.NoError(t, err)
+	require.Len(t, open, 1)
+	for _, want := range []idem.Outcome{idem.Executed, idem.Duplicate} {
+		v, out, err := call.Run(ctx, pool, key)
+		require.NoError(t, err)
+		require.Equal(t, want, out)
+		require.Equal(t, "answer", v)
+	}
+	for name, move := range map[string]func(idem.Reservation) error{
+		"extend and void": func(r idem.Reservation) error {
+			return errors.Join(r.Extend(ctx, pool, 2*time.Hour), r.Void(ctx, pool))
+		},
+		"release": func(r idem.Reservation) error { return r.Release(ctx, pool) },
+		"fail":    func(r idem.Reservation) error { return r.Fail(ctx, pool, []byte("no")) },
+	} {
+		r, _, err := once.Reserve(ctx, pool, stripe.Key("moves", name), time.Hour)
+		require.NoError(t, err, name)
+		require.NoError(t, move(r), name)
+	}
+	v, out, err := idem.Returning[int]{Once: once}.Run(ctx, pool, stripe.Key("moves", "value"), func(context.Context, pgx.Tx) (int, error) { return 7, nil })
+	require.NoError(t, err)
+	require.Equal(t, idem.Executed, out)
+	require.Equal(t, 7, v)
 }
 
 // asRole returns a pool whose sessions have a role of their own with these rights.
@@ -119,6 +163,10 @@ func TestRowSecurity(t *testing.T) {
 			if c.code != "" {
 				require.Equal(t, c.code, pgerr.Code(err))
 			}
+			require.ErrorContains(t, err, "row security")
+			require.False(t, idem.Retryable(err))
+			_, out, err = idem.Once{}.Reserve(t.Context(), app, stripe.Key("1"), time.Hour)
+			require.Zero(t, out)
 			require.ErrorContains(t, err, "row security")
 			require.False(t, idem.Retryable(err))
 			var bad *dedup.VerifyError

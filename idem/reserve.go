@@ -42,7 +42,7 @@ type Reservation struct {
 }
 
 // Reserve commits a pending row for key, for an effect that must not happen inside of a transaction. lease is how long
-// the attempt may take, by the server's clock.
+// the attempt may take, by the server's clock; it must be positive. A connection that is in a transaction is refused.
 //
 //   - First call: Executed, and the reservation is this caller's: act, then Confirm.
 //   - The key is done: Duplicate, with the stored Value, and no write. It ended in a final failure: *[FinalError].
@@ -64,7 +64,7 @@ func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) 
 	if lease <= 0 {
 		return Reservation{}, 0, o.translate(key, &claim.Failure{Stage: "reserve", Err: errLease})
 	}
-	held, rec, res, err := c.Reserve(ctx, pg.FromPgx(db), lease, -1)
+	held, rec, res, err := c.Reserve(ctx, pg.FromPgxAlone(db), lease, -1)
 	switch {
 	case err != nil:
 		return Reservation{}, 0, o.translate(key, err)
@@ -78,7 +78,8 @@ var errLease = errors.New("the lease must be positive")
 
 // Confirm settles the key as done, with a value for duplicates (at most dedup.MaxValueBytes; nil: none), in the caller's
 // transaction: what the answer of the provider leads to in the database belongs into the same one. The lease may have run
-// out meanwhile, as long as nobody took over. After an error, [ErrLostLease] among them, tx is failed, as after an SQL
+// out meanwhile, as long as nobody took over. A tx at REPEATABLE READ whose snapshot is older than the reservation does not
+// see it: that is ErrLostLease, too. After an error, [ErrLostLease] among them, tx is failed, as after an SQL
 // error, so that this holder's writes cannot be committed. The caller owns tx.
 //
 // Duplicates of a [Call] decode value as JSON: to settle one of those by hand, give it the JSON of its answer.
@@ -100,13 +101,18 @@ func (r Reservation) Fail(ctx context.Context, db interface {
 	return r.move(value, func(c *claim.Claim) error { return c.Fail(ctx, pg.FromPgx(db), r.lease, value) })
 }
 
-// Extend prolongs the lease to lease from now, by the server's clock; it never shortens it. For an attempt that takes
-// longer than was thought.
+// Extend prolongs the lease to lease from now, by the server's clock; it never shortens it. lease must be positive. For an
+// attempt that takes longer than was thought.
 func (r Reservation) Extend(ctx context.Context, db interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }, lease time.Duration,
 ) error {
-	return r.move(nil, func(c *claim.Claim) error { return c.Extend(ctx, pg.FromPgx(db), r.lease, lease) })
+	return r.move(nil, func(c *claim.Claim) error {
+		if lease <= 0 {
+			return &claim.Failure{Stage: "extend", Err: errLease}
+		}
+		return c.Extend(ctx, pg.FromPgx(db), r.lease, lease)
+	})
 }
 
 // Release ends an attempt that is known to have sent nothing. After a first attempt the key is as if it had never been

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/jackc/pgx/v5"
 
@@ -14,8 +15,9 @@ import (
 )
 
 // Returning is a [Once] whose fn returns a value: it is stored with the key, in the same transaction, and a duplicate
-// gets the stored one. The value is kept as JSON, of at most dedup.MaxValueBytes. The zero value works; it is safe for
-// concurrent use.
+// gets the stored one. The value is kept as JSON, of at most dedup.MaxValueBytes: what JSON does not keep (fields that are
+// not exported, bytes that are not UTF-8 in a string, the spelling of a json.RawMessage) a duplicate gets otherwise, and T
+// must be one that JSON decodes into, no interface with methods, say. The zero value works; it is safe for concurrent use.
 //
 // Storing costs the first delivery one more statement; with Run, the row is written a second time.
 type Returning[T any] struct {
@@ -88,7 +90,7 @@ var (
 func encodeValue[T any](v T) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		return nil, fmt.Errorf("the value, a %T, cannot be encoded as JSON", v)
+		return nil, fmt.Errorf("the value, a %v, cannot be encoded as JSON", reflect.TypeFor[T]())
 	}
 	if len(b) > dedup.MaxValueBytes {
 		return nil, errTooLarge
@@ -102,7 +104,7 @@ func decode[T any](b []byte) (v T, err error) {
 	}
 	if json.Unmarshal(b, &v) != nil {
 		var zero T
-		return zero, fmt.Errorf("the stored value cannot be decoded into a %T", zero)
+		return zero, fmt.Errorf("the stored value cannot be decoded into a %v", reflect.TypeFor[T]())
 	}
 	return v, nil
 }

@@ -53,6 +53,13 @@ func TestStandby(t *testing.T) {
 		require.True(t, pgerr.Is(err, "25006"), "%v", err)
 		require.ErrorContains(t, err, "standby")
 		require.True(t, idem.Retryable(err))
+		_, out, err = idem.Call[int]{Lease: time.Hour, Send: func(context.Context, string) (int, error) {
+			t.Error("the call was made")
+			return 0, nil
+		}}.Run(ctx, pool, stripe.Key(id))
+		require.Zero(t, out)
+		require.True(t, pgerr.Is(err, "25006"), "%v", err)
+		require.True(t, idem.Retryable(err))
 		require.Less(t, time.Since(begun), 30*time.Second)
 	}
 	rec, err := idem.Once{}.Lookup(ctx, pool, stripe.Key("1"))

@@ -23,7 +23,9 @@ type Conn interface {
 }
 
 // DB is what [Run] and [Migrate] need to begin their transaction: a *sql.DB, a *sqlx.DB, a *sql.Conn, or a wrapper of one.
-// A *sql.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not compile.
+// A *sql.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not compile; a
+// *sql.Conn that is in a transaction is refused, by Run with pgx, by the driver with lib/pq. A driver that is wrapped in
+// another one, as for tracing, may hide it: then the outer transaction would be committed.
 type DB interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }

@@ -3,6 +3,7 @@ package idemsql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/pgonce/pgonce/dedup"
@@ -18,6 +19,9 @@ func Migrate(ctx context.Context, db DB, tables ...dedup.Table) (err error) {
 	all, err := resolve(tables)
 	if err != nil {
 		return fmt.Errorf("idemsql: migrate: %w", err)
+	}
+	if pg.SQLInTx(db) {
+		return errors.New("idemsql: migrate: the connection is in a transaction already")
 	}
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {

@@ -145,6 +145,53 @@ func TestLeastTransaction(t *testing.T) {
 	}, typical...)
 }
 
+// A connection that is in a transaction is refused: a BEGIN there is only a warning, and the COMMIT would be the caller's.
+func TestConnectionInTransaction(t *testing.T) {
+	sites(t, func(s *site) {
+		for _, begin := range []func(*sql.Conn) (end func()){
+			func(c *sql.Conn) func() {
+				_, err := c.ExecContext(s.ctx, `BEGIN`)
+				require.NoError(s, err)
+				return func() { _, _ = c.ExecContext(s.ctx, `ROLLBACK`) } // lib/pq has given the connection up
+			},
+			func(c *sql.Conn) func() {
+				tx, err := c.BeginTx(s.ctx, nil)
+				require.NoError(s, err)
+				return func() { _ = tx.Rollback() }
+			},
+		} {
+			for name, use := range map[string]func(*sql.Conn) error{
+				"Run": func(c *sql.Conn) error {
+					out, err := idemsql.Run(s.ctx, c, stripe.Key("1"), s.never())
+					require.Zero(s, out)
+					return err
+				},
+				"Migrate": func(c *sql.Conn) error { return idemsql.Migrate(s.ctx, c) },
+			} {
+				conn, err := s.sound.Conn(s.ctx)
+				require.NoError(s, err)
+				end := begin(conn)
+				_, err = conn.ExecContext(s.ctx, `INSERT INTO effects (what) VALUES ('outer')`)
+				require.NoError(s, err)
+				require.ErrorContains(s, use(conn), "transaction", name)
+				end()
+				require.Zero(s, s.count(`SELECT count(*) FROM effects`), name)
+				require.Zero(s, s.keys(stripe.Key("1")), name)
+				_ = conn.Close()
+			}
+		}
+		conn, err := s.sound.Conn(s.ctx)
+		require.NoError(s, err)
+		defer conn.Close()
+		require.NoError(s, idemsql.Migrate(s.ctx, conn))
+		for _, want := range []idem.Outcome{idem.Executed, idem.Duplicate} {
+			out, err := idemsql.Run(s.ctx, conn, stripe.Key("1"), nothing)
+			require.NoError(s, err)
+			require.Equal(s, want, out)
+		}
+	})
+}
+
 // What fn can do to the caller's transaction behind Do's back. Each is found, and no commit brings half of it.
 func TestMisuse(t *testing.T) {
 	errFn := errors.New("fn")

@@ -59,6 +59,7 @@ var (
 
 	errNoPartition = errors.New("the table has no partition for this key")
 	errHidden      = errors.New("the key's row can be neither inserted nor read: a trigger, a rule or row security keeps it away; dedup.Verify names it")
+	errFixed       = errors.New("the key's row can be read and not changed: a trigger, a rule or row security keeps it as it is")
 )
 
 // Final is the failure that a key ended in, stored by the call that failed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/pgonce/pgonce/internal/pg"
@@ -123,9 +124,10 @@ func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh
 	return false, 0, &Failure{Stage: stageClaim, Err: ErrInProgress}
 }
 
-// limit bounds the statements after it by d, rounded up to the millisecond: 0 would mean no limit.
+// limit bounds the statements after it by d, rounded up to the millisecond, for 0 would mean no limit; by 24 days at the
+// most, which is as much as the server takes.
 func limit(d time.Duration) *pg.Stmt {
-	ms := (d + time.Millisecond - 1) / time.Millisecond
+	ms := min((d-1)/time.Millisecond+1, math.MaxInt32)
 	var old, now string
 	return &pg.Stmt{SQL: limitSQL, Args: []any{int64(ms)}, Dest: []any{&old, &now}}
 }

@@ -17,6 +17,7 @@ var (
 // Lease is a reservation as its holder knows it.
 type Lease struct {
 	Attempt, Born int64
+	Since         time.Time // by the holder's clock; the server began the lease no earlier
 }
 
 // Reserve reserves the key for lease, in a transaction of its own. remembers limits a take-over, see takeOverSQL; negative:
@@ -26,13 +27,18 @@ func (c *Claim) Reserve(ctx context.Context, conn pg.Conn, lease, remembers time
 	deadline := time.Now().Add(c.MaxWait)
 	end := ErrInProgress
 	for range looks {
-		var got Lease
+		got := Lease{Since: time.Now()}
 		ins, m := c.reserveStmt(&got, lease), c.look(0)
 		if err := c.within(ctx, conn, deadline, append([]*pg.Stmt{ins}, m.stmts()...)...); err != nil {
 			return nil, Record{}, Result{}, err
 		}
 		if ins.Rows == 1 {
-			return &got, Record{}, Result{}, nil
+			err := c.renew(ctx, conn, &got, lease)
+			if errors.Is(err, ErrLostLease) {
+				end = ErrInProgress
+				continue
+			}
+			return &got, Record{}, Result{}, err
 		}
 		res, err := c.verdict(m)
 		switch {
@@ -45,6 +51,7 @@ func (c *Claim) Reserve(ctx context.Context, conn pg.Conn, lease, remembers time
 			return nil, m.record, res, &Failure{Stage: stageReserve, Err: err}
 		}
 		end = ErrInProgress
+		got.Since = time.Now()
 		take := c.takeOverStmt(&got, lease, remembers, m.record)
 		if err := c.within(ctx, conn, deadline, take); err != nil {
 			return nil, Record{}, Result{}, err
@@ -60,9 +67,22 @@ func (c *Claim) Reserve(ctx context.Context, conn pg.Conn, lease, remembers time
 			return nil, Record{}, Result{}, err
 		case forgotten(again, lease, remembers):
 			return nil, again, Result{}, &Failure{Stage: stageReserve, Err: ErrUnknown}
+		case again.State() == Unfinished && again.Attempt == m.record.Attempt && again.ProcessedAt == m.record.ProcessedAt:
+			end = errFixed
 		}
 	}
 	return nil, Record{}, Result{}, &Failure{Stage: stageReserve, Err: end}
+}
+
+// renew begins a first attempt's lease anew where much of it went by before the server answered: the INSERT counts it from its own
+// beginning, before it waits for a transaction that holds the key, and could return a reservation that is over. Why not a
+// later attempt's too: it would have to end within the provider's memory.
+func (c *Claim) renew(ctx context.Context, conn pg.Conn, l *Lease, lease time.Duration) error {
+	if time.Since(l.Since) <= lease/2 {
+		return nil
+	}
+	l.Since = time.Now()
+	return c.Extend(ctx, conn, *l, lease)
 }
 
 // forgotten says of a row that could not be taken over whether that is because there is no time for another attempt in the
@@ -152,7 +172,7 @@ func (c *Claim) Fail(ctx context.Context, conn pg.Conn, l Lease, value []byte) e
 
 // Extend prolongs the lease.
 func (c *Claim) Extend(ctx context.Context, conn pg.Conn, l Lease, lease time.Duration) error {
-	return c.move(ctx, conn, "extend", c.SQL.extend, l, lease.Microseconds())
+	return c.move(ctx, conn, "extend", c.SQL.extend, l, max(lease, time.Microsecond).Microseconds())
 }
 
 // End ends the lease early; what came of the attempt is open.
@@ -252,7 +272,7 @@ func (c *Claim) OpenKeys(ctx context.Context, conn pg.Conn, limit int) ([]Open, 
 	var all []Open
 	err := conn.Query(ctx, c.SQL.open, []any{c.Source, c.Operation, int64(limit)}, func(scan func(...any) error) error {
 		var o Open
-		dest := []any{&o.Source, &o.Operation, &o.Key, &o.Attempt, &o.ProcessedAt, &o.AgeMicros, &o.Leased, &o.PayloadHash}
+		dest := []any{&o.Source, &o.Operation, &o.Key, &o.Attempt, &o.ProcessedAt, &o.AgeMicros, &o.Leased, (*hexed)(&o.PayloadHash)}
 		if c.SQL.weekly {
 			dest = append(dest, &o.At)
 		}

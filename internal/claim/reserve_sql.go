@@ -70,11 +70,11 @@ UPDATE /*table*/processed_events SET lease_until = '-infinity', attempt = attemp
 DELETE FROM /*table*/processed_events` + fencedSQL
 )
 
-// openSQL lists the keys that are reserved or unfinished, the longest open first.
+// openSQL lists the keys that are reserved or unfinished, the longest open first. Bytes come in hex, as in readSQL.
 const openSQL = `
 SELECT source, operation, key, attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8,
        (extract(epoch FROM clock_timestamp() - processed_at) * 1000000)::int8,
-       lease_until > clock_timestamp(), payload_hash
+       lease_until > clock_timestamp(), encode(payload_hash, 'hex')
   FROM /*table*/processed_events
  WHERE lease_until IS NOT NULL AND ($1::text = '' OR source = $1::text) AND ($2::text = '' OR operation = $2::text)
  ORDER BY processed_at

@@ -3,6 +3,8 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -320,6 +322,22 @@ func waiting(t *testing.T, door Door) {
 		out, err := k.db.Run(k.ctx, Settings{MaxWait: wait}, scope.Key("evt_1"), k.never())
 		require.NoError(t, err)
 		require.Equal(t, idem.Duplicate, out)
+	})
+
+	// Longer than a limit of the server's can be.
+	t.Run("Longest", func(t *testing.T) {
+		k := open(t, door)
+		for i, wait := range []time.Duration{math.MaxInt32 * time.Millisecond, 30 * 24 * time.Hour, math.MaxInt64} {
+			s := Settings{MaxWait: wait}
+			out, err := k.db.Run(k.ctx, s, scope.Key(fmt.Sprint("run ", i)), effect("a"))
+			require.NoError(t, err, "%v", wait)
+			require.Equal(t, idem.Executed, out)
+			tx := k.begin("")
+			out, err = tx.Do(k.ctx, s, scope.Key(fmt.Sprint("do ", i)), effect("b"))
+			require.NoError(t, err, "%v", wait)
+			require.Equal(t, idem.Executed, out)
+			require.NoError(t, tx.Commit(k.ctx))
+		}
 	})
 
 	// A cancel request ends the claim with its own error; it's not the end of the wait.

@@ -94,7 +94,8 @@ type pgxDB struct {
 var errNoTx = errors.New("SendBatch gave no transaction for a batch that begins one; a wrapper must pass on BatchResults.Tx")
 
 // errInTx: a BEGIN inside of a transaction is only a warning, and the ROLLBACK after a duplicate would end the caller's.
-var errInTx = errors.New("the connection is in a transaction already; use Do there")
+// And a reservation would not be committed when the call that it is for is made.
+var errInTx = errors.New("the connection is in a transaction already; use Do there, or another connection")
 
 // inTx reports whether db is a single connection that is in a transaction.
 func inTx(db PgxDB) bool {
@@ -106,6 +107,22 @@ func inTx(db PgxDB) bool {
 		conn = db.Conn()
 	}
 	return conn != nil && !conn.IsClosed() && conn.PgConn().TxStatus() != 'I'
+}
+
+// FromPgxAlone adapts a pool or connection for statements that are to be committed when Send returns: a connection that is
+// in a transaction is refused.
+func FromPgxAlone(db PgxDB) Conn { return pgxAlone{pgxConn{db}, db} }
+
+type pgxAlone struct {
+	pgxConn
+	db PgxDB
+}
+
+func (c pgxAlone) Send(ctx context.Context, stmts ...*Stmt) error {
+	if inTx(c.db) {
+		return errInTx
+	}
+	return c.pgxConn.Send(ctx, stmts...)
 }
 
 func (d *pgxDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // currentSQL asks for the id of the transaction that the connection is in. It is NULL outside of one, and in one that has
@@ -96,6 +98,22 @@ type SQLDB interface {
 // FromSQLDB adapts a database; each transaction is begun with opts, and handed to begun before any other use.
 func FromSQLDB(db SQLDB, opts sql.TxOptions, begun func(*sql.Tx)) DB { return &sqlDB{db, opts, begun} }
 
+// SQLInTx reports whether db is a single connection that is in a transaction, where its driver tells: pgx knows, and would
+// only warn of the BEGIN inside; lib/pq refuses that by itself.
+func SQLInTx(db SQLDB) (in bool) {
+	conn, ok := db.(interface{ Raw(f func(any) error) error }) // *sql.Conn, and wrappers
+	if !ok {
+		return false
+	}
+	_ = conn.Raw(func(driverConn any) error { // where it fails, so will BEGIN
+		if c, ok := driverConn.(interface{ Conn() *pgx.Conn }); ok {
+			in = !c.Conn().IsClosed() && c.Conn().PgConn().TxStatus() != 'I'
+		}
+		return nil
+	})
+	return in
+}
+
 type sqlDB struct {
 	db    SQLDB
 	opts  sql.TxOptions
@@ -106,6 +124,9 @@ type sqlDB struct {
 // while it is committed. In between, where ctx itself would do, database/sql would roll back on its own account, in another
 // goroutine, as soon as ctx is done: while fn is running, or just before the COMMIT that was going to be sent.
 func (d *sqlDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
+	if SQLInTx(d.db) {
+		return nil, errInTx
+	}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, end)
 	opts := d.opts
