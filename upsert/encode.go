@@ -99,7 +99,7 @@ func encodeKind(v reflect.Value, oid, elem uint32) (string, bool, error) {
 		return strconv.FormatBool(v.Bool()), false, nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		if d, ok := v.Interface().(time.Duration); ok && oid == pgtype.IntervalOID {
-			return strconv.FormatInt(d.Microseconds(), 10) + " microseconds", false, nil
+			return encodeDuration(d), false, nil
 		}
 		return strconv.FormatInt(v.Int(), 10), false, nil
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
@@ -125,6 +125,15 @@ func encodeString(s string, oid uint32) string {
 func encodeFloat(f float64, bits int) string {
 	s := strconv.FormatFloat(f, 'g', -1, bits)
 	return strings.TrimPrefix(strings.Replace(s, "Inf", "Infinity", 1), "+")
+}
+
+// encodeDuration writes d as an interval. Not as a number of microseconds: PostgreSQL 14 takes no more than 35 minutes of them.
+func encodeDuration(d time.Duration) string {
+	us, sign := d.Microseconds(), ""
+	if us < 0 {
+		us, sign = -us, "-"
+	}
+	return fmt.Sprintf("%s%d:%02d:%02d.%06d", sign, us/3_600_000_000, us/60_000_000%60, us/1_000_000%60, us%1_000_000)
 }
 
 // encodeTime cuts to the microsecond that PostgreSQL keeps: pgx cuts as well, lib/pq lets the server round, and the same

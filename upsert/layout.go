@@ -104,6 +104,18 @@ func (c *column) rounded() bool {
 	return false
 }
 
+// inArray returns the type that carries values of c in an array: the column's own where its array is known to be written and
+// taken apart as one of strings is, else text, to be cast afterwards. Arrays of arrays would be flattened, and those of
+// some types (box) have another delimiter.
+func (c *column) inArray() string {
+	switch c.OID {
+	case pgtype.BoolOID, pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Float4OID, pgtype.Float8OID, pgtype.NumericOID,
+		pgtype.UUIDOID, pgtype.DateOID, pgtype.TimeOID, pgtype.TimestampOID, pgtype.TimestamptzOID:
+		return c.Type
+	}
+	return "text"
+}
+
 // scalar says that every driver hands out a value of the type in a form that needs no further knowledge. Of the others
 // (arrays, ranges, composite types, those of extensions) pgx may give its binary form.
 func (c *column) scalar() bool {

@@ -288,7 +288,7 @@ func (w writer) refusals() []string {
 	var whens []string
 	if d := w.p.spec.maxSkew; d > 0 {
 		v := w.members(roleVersion)[0]
-		whens = append(whens, fmt.Sprintf("WHEN %s > clock_timestamp() + interval '%d microseconds' THEN 'ahead'", pg.Quote(v.column), d.Microseconds()))
+		whens = append(whens, fmt.Sprintf("WHEN %s > clock_timestamp() + interval '%s' THEN 'ahead'", pg.Quote(v.column), encodeDuration(d)))
 	}
 	for _, k := range w.p.keys {
 		if k.expr != "" {
@@ -301,15 +301,15 @@ func (w writer) refusals() []string {
 	return whens
 }
 
-// values returns the event's columns, from what value says of the i-th parameter. Columns that a predicate or an
+// values returns the event's columns, from what value makes of the i-th parameter: a value of the column's type. Columns that a predicate or an
 // expression mentions and the event does not have are there with the value that the table would give them.
-func (w writer) values(value func(i int) string) []string {
+func (w writer) values(value func(i int, c *column) string) []string {
 	var vs []string
 	has := map[string]bool{}
 	for i, m := range w.p.written {
 		c := w.col(m)
 		has[m.column] = true
-		v := value(i) + "::" + c.Type
+		v := value(i, c)
 		if c.Collation != "" {
 			// Otherwise strings would be compared and sorted here by another rule than in the table's index.
 			v += " COLLATE " + c.Collation

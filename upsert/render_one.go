@@ -28,7 +28,7 @@ func (w writer) one() string {
 	refusals := w.refusals()
 
 	var b strings.Builder
-	values := w.values(w.placeholder)
+	values := w.values(func(i int, c *column) string { return w.placeholder(i) + "::" + c.Type })
 	if len(refusals) == 0 {
 		fmt.Fprintf(&b, "WITH %s AS (\n  SELECT %s\n)", event, fold(values, 9))
 	} else {
@@ -78,7 +78,8 @@ func (w writer) noOld() string {
 			return at("old", k.column) + " IS NULL"
 		}
 	}
-	return "old IS NULL"
+	// Not "old IS NULL": that is true as well of a stored row that holds nothing but NULLs.
+	return "old.tableoid IS NULL"
 }
 
 // found adds a column that tells a stored row from none, where the rule needs one.
