@@ -156,7 +156,8 @@ func encodeTime(t time.Time, oid uint32) string {
 func yearly(t time.Time, layout, zone string) string {
 	year := t.Year()
 	if year >= 1000 && year <= 9999 {
-		return t.Format("2006"+layout) + zone
+		var buf [40]byte
+		return string(append(t.AppendFormat(buf[:0], "2006"+layout), zone...))
 	}
 	era := ""
 	if year <= 0 {
@@ -200,10 +201,11 @@ func encodeSlice(v reflect.Value, oid, elem uint32) (string, bool, error) {
 	if elem == 0 {
 		return "", false, fmt.Errorf("a %s fits an array column only", v.Type())
 	}
-	b := []byte{'{'}
+	var b strings.Builder
+	b.WriteByte('{')
 	for i := range v.Len() {
 		if i > 0 {
-			b = append(b, ',')
+			b.WriteByte(',')
 		}
 		item := v.Index(i)
 		nested := item.Kind() == reflect.Slice && item.Type().Elem().Kind() != reflect.Uint8 && !item.Type().Implements(valuerType)
@@ -216,29 +218,32 @@ func encodeSlice(v reflect.Value, oid, elem uint32) (string, bool, error) {
 		case err != nil:
 			return "", false, err
 		case nested && !null:
-			b = append(b, text...)
+			b.WriteString(text)
 		default:
-			b = appendElement(b, text, null)
+			writeElement(&b, text, null)
 		}
 	}
-	return string(append(b, '}')), false, nil
+	b.WriteByte('}')
+	return b.String(), false, nil
 }
 
-// appendElement appends one element of an array literal.
-func appendElement(b []byte, text string, null bool) []byte {
+// writeElement writes one element of an array literal.
+func writeElement(b *strings.Builder, text string, null bool) {
 	if null {
-		return append(b, "NULL"...)
+		b.WriteString("NULL")
+		return
 	}
-	b = append(b, '"')
+	b.WriteByte('"')
 	for {
 		i := strings.IndexAny(text, `"\`)
 		if i < 0 {
 			break
 		}
-		b = append(b, text[:i]...)
-		b = append(b, '\\', text[i])
+		b.WriteString(text[:i])
+		b.WriteByte('\\')
+		b.WriteByte(text[i])
 		text = text[i+1:]
 	}
-	b = append(b, text...)
-	return append(b, '"')
+	b.WriteString(text)
+	b.WriteByte('"')
 }

@@ -25,6 +25,7 @@ type column struct {
 	Elem      uint32 // of an array
 	Type      string // in SQL, without length or scale
 	Exact     string // in SQL, with them
+	Catalog   string // atttypid and atttypmod
 	Typtype   string // e: enum
 	NotNull   bool
 	Generated bool
@@ -57,6 +58,7 @@ SELECT json_build_object(
     'Elem', CASE WHEN b.typcategory = 'A' THEN b.typelem::int8 ELSE 0 END,
     'Type', format_type(b.oid, -1),
     'Exact', format_type(b.oid, b.typmod),
+    'Catalog', a.atttypid || ' ' || a.atttypmod,
     'Typtype', b.typtype::text,
     'NotNull', b.not_null,
     'Generated', a.attgenerated <> '',

@@ -62,7 +62,7 @@ func (w writer) one() string {
 
 	fmt.Fprintf(&b, "\nSELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,\n       %s\n  FROM %s AS a\nUNION ALL\n", fold(w.results("a"), 7), applied)
 	fmt.Fprintf(&b, "SELECT %s,\n       %s\n  FROM %s AS e LEFT JOIN %s AS s ON true\n WHERE NOT EXISTS (SELECT FROM %s)",
-		w.verdict(storedCol, "'raced'"), fold(w.results("s"), 7), event, stored, applied)
+		w.verdict(storedCol, literal(raced)), fold(w.results("s"), 7), event, stored, applied)
 	return b.String()
 }
 

@@ -8,7 +8,10 @@ ON CONFLICT ("id") DO UPDATE
 
 -- One row, PostgreSQL 14 to 17
 WITH event AS MATERIALIZED (
-  SELECT v.*, CASE WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
+  SELECT v.*, CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated'
+                   WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
     FROM (SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::numeric AS "amount",
                   $3::timestamp with time zone AS "updated_at") AS v
 ), stored AS MATERIALIZED (
@@ -43,7 +46,10 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
 
 -- One row, from PostgreSQL 18
 WITH event AS MATERIALIZED (
-  SELECT v.*, CASE WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
+  SELECT v.*, CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated'
+                   WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
     FROM (SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::numeric AS "amount",
                   $3::timestamp with time zone AS "updated_at") AS v
 ), stored AS MATERIALIZED (
@@ -80,7 +86,10 @@ WITH event AS (
                                  ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
          rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
     FROM (SELECT v.*,
-                 CASE WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated'
+                      WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "amount",
                           u.c3 AS "updated_at"
                     FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
@@ -140,7 +149,10 @@ WITH event AS (
                                  ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
          rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
     FROM (SELECT v.*,
-                 CASE WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated'
+                      WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "amount",
                           u.c3 AS "updated_at"
                     FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
@@ -197,7 +209,10 @@ SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
 WITH event AS (
   SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
     FROM (SELECT v.*,
-                 CASE WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated'
+                      WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "amount",
                           u.c3 AS "updated_at"
                     FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
