@@ -31,7 +31,8 @@ type Summary struct {
 // in between. each, which may be nil, is told the result of every row, i being its position in rows; it is called between the
 // statements, in no particular order, and may use db.
 //
-// Each row is judged by the row that was stored before the call. Of those with one key that are newer, only the newest is
+// Each row is judged by the row that was stored before the call (of more than 2,000 with one key, some by what the call has
+// written by then). Of those with one key that are newer, only the newest is
 // written (with FirstWins the first, with LastWins the last), and the others are [Stale] (with FirstWins Unchanged). Of two
 // with equal versions and different content the first by position is written, and the other is an [ErrVersionConflict].
 // SetIfNotNull and SetOnInsert take their values from the row that is written.

@@ -165,6 +165,35 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
+// On a table of many partitions the bulk statement stays too cheap, in the planner's eyes, to be compiled just in time: with 16 that
+// took a second for each 1,000 rows.
+func TestManyIsNotCompiled(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := pgtest.Pool(t)
+	exec(t, pool, "CREATE TABLE orders ("+orderColumns+", PRIMARY KEY (id)) PARTITION BY HASH (id)")
+	for i := range 32 {
+		exec(t, pool, fmt.Sprintf("CREATE TABLE orders_%d PARTITION OF orders FOR VALUES WITH (MODULUS 32, REMAINDER %[1]d)", i))
+	}
+	_, err := orders.ExecMany(ctx, pool, slices.Values([]order{}), nil)
+	require.NoError(t, err)
+	_, many := upsert.Texts(orders)
+	array := func(element string) string { return "{" + strings.Repeat(element+",", 999) + element + "}" }
+	for _, distinct := range []bool{false, true} {
+		for _, withRows := range []bool{false, true} {
+			var plans []struct {
+				Plan struct {
+					Cost float64 `json:"Total Cost"`
+				}
+			}
+			require.NoError(t, pool.QueryRow(ctx, "EXPLAIN (FORMAT JSON) "+many(withRows, distinct), pgx.QueryExecModeExec,
+				array("1"), array("a"), array("s"), array("2026-03-01"), array("1")).Scan(&plans))
+			require.NotZero(t, plans[0].Plan.Cost)
+			require.Less(t, plans[0].Plan.Cost, 50_000.0, "jit_above_cost is 100,000 where nobody has changed it")
+		}
+	}
+}
+
 // The heap of the whole process at its peak, during one call with 100,000 rows, is at most three times what the rows take in a
 // slice, garbage that waits for collection among it. First the rows come one by one and nobody else keeps them; then the
 // caller holds them in a slice, which counts too.

@@ -86,9 +86,11 @@ WITH event AS (
                  CASE WHEN (lower(email)) IS NULL THEN 'keyless' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant", u.c2 AS "email",
                           u.c3 AS "status", u.c4 AS "updated_at"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::text[]) AS c2, unnest($4::text[]) AS c3,
-                                  unnest($5::timestamp with time zone[]) AS c4) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -149,9 +151,11 @@ WITH event AS (
                  CASE WHEN (lower(email)) IS NULL THEN 'keyless' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant", u.c2 AS "email",
                           u.c3 AS "status", u.c4 AS "updated_at"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::text[]) AS c2, unnest($4::text[]) AS c3,
-                                  unnest($5::timestamp with time zone[]) AS c4) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -208,9 +212,11 @@ WITH event AS (
                  CASE WHEN (lower(email)) IS NULL THEN 'keyless' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant", u.c2 AS "email",
                           u.c3 AS "status", u.c4 AS "updated_at"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::text[]) AS c2, unnest($4::text[]) AS c3,
-                                  unnest($5::timestamp with time zone[]) AS c4) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."tenant" AS pgonce_s1, s."email" AS pgonce_s2, s."status" AS pgonce_s3,
          s."updated_at" AS pgonce_s4,

@@ -92,8 +92,11 @@ WITH event AS (
                       WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "amount",
                           u.c3 AS "updated_at"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::numeric[]) AS c2, unnest($4::timestamp with time zone[]) AS c3) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::numeric[] AS a2,
+                                          $4::timestamp with time zone[] AS a3
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -155,8 +158,11 @@ WITH event AS (
                       WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "amount",
                           u.c3 AS "updated_at"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::numeric[]) AS c2, unnest($4::timestamp with time zone[]) AS c3) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::numeric[] AS a2,
+                                          $4::timestamp with time zone[] AS a3
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -215,8 +221,11 @@ WITH event AS (
                       WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "amount",
                           u.c3 AS "updated_at"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::numeric[]) AS c2, unnest($4::timestamp with time zone[]) AS c3) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::numeric[] AS a2,
+                                          $4::timestamp with time zone[] AS a3
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s2, s."updated_at" AS pgonce_s3,
          s."status" AS pgonce_s4, s."plan" AS pgonce_s5,

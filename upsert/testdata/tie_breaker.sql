@@ -84,9 +84,12 @@ WITH event AS (
     FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan",
                           u.c4 AS "updated_at", u.c5 AS "rank"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::text[]) AS c2, unnest($4::text[]) AS c3,
-                                  unnest($5::timestamp with time zone[]) AS c4, unnest($6::integer[]) AS c5) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
+                                          $6::integer[] AS a5
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN NULL
@@ -145,9 +148,12 @@ WITH event AS (
     FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan",
                           u.c4 AS "updated_at", u.c5 AS "rank"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::text[]) AS c2, unnest($4::text[]) AS c3,
-                                  unnest($5::timestamp with time zone[]) AS c4, unnest($6::integer[]) AS c5) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
+                                          $6::integer[] AS a5
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN NULL
@@ -203,9 +209,12 @@ WITH event AS (
     FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan",
                           u.c4 AS "updated_at", u.c5 AS "rank"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::text[]) AS c2, unnest($4::text[]) AS c3,
-                                  unnest($5::timestamp with time zone[]) AS c4, unnest($6::integer[]) AS c5) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
+                                          $6::integer[] AS a5
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."plan" AS pgonce_s3, s."updated_at" AS pgonce_s4,
          s."rank" AS pgonce_s5,

@@ -113,10 +113,14 @@ WITH event AS (
                          IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
                           u.c3 AS "public_id", u.c4 AS "amount", u.c5 AS "deleted_at", u.c6 AS "updated_at"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::text[]) AS c2, unnest($4::text[]) AS c3,
-                                  unnest($5::numeric[]) AS c4, unnest($6::timestamp with time zone[]) AS c5,
-                                  unnest($7::timestamp with time zone[]) AS c6) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5,
+                                  unnest(a.a6) AS c6
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::numeric[] AS a4,
+                                          $6::timestamp with time zone[] AS a5,
+                                          $7::timestamp with time zone[] AS a6
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."public_id" AS pgonce_s3,
          s."amount" AS pgonce_s4,
@@ -191,10 +195,14 @@ WITH event AS (
                          IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
                           u.c3 AS "public_id", u.c4 AS "amount", u.c5 AS "deleted_at", u.c6 AS "updated_at"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::text[]) AS c2, unnest($4::text[]) AS c3,
-                                  unnest($5::numeric[]) AS c4, unnest($6::timestamp with time zone[]) AS c5,
-                                  unnest($7::timestamp with time zone[]) AS c6) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5,
+                                  unnest(a.a6) AS c6
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::numeric[] AS a4,
+                                          $6::timestamp with time zone[] AS a5,
+                                          $7::timestamp with time zone[] AS a6
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."public_id" AS pgonce_s3,
          s."amount" AS pgonce_s4,
@@ -266,10 +274,14 @@ WITH event AS (
                          IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
                           u.c3 AS "public_id", u.c4 AS "amount", u.c5 AS "deleted_at", u.c6 AS "updated_at"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::text[]) AS c2, unnest($4::text[]) AS c3,
-                                  unnest($5::numeric[]) AS c4, unnest($6::timestamp with time zone[]) AS c5,
-                                  unnest($7::timestamp with time zone[]) AS c6) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5,
+                                  unnest(a.a6) AS c6
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::numeric[] AS a4,
+                                          $6::timestamp with time zone[] AS a5,
+                                          $7::timestamp with time zone[] AS a6
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."public_id" AS pgonce_s3,
          s."amount" AS pgonce_s4, s."deleted_at" AS pgonce_s5, s."updated_at" AS pgonce_s6,

@@ -71,8 +71,10 @@ WITH event AS (
          rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
     FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "updated_at"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::timestamp with time zone[]) AS c2) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1,
+                                          $3::timestamp with time zone[] AS a2
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
@@ -127,8 +129,10 @@ WITH event AS (
          rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
     FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "updated_at"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::timestamp with time zone[]) AS c2) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1,
+                                          $3::timestamp with time zone[] AS a2
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
@@ -180,8 +184,10 @@ WITH event AS (
   SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
     FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "updated_at"
-                    FROM (SELECT unnest($1::int8[]) AS pgonce_pos, unnest($2::text[]) AS c1,
-                                  unnest($3::timestamp with time zone[]) AS c2) AS u) AS v) AS q
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1,
+                                          $3::timestamp with time zone[] AS a2
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."updated_at" AS pgonce_s2, s."status" AS pgonce_s3,
        CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
