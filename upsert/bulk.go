@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/pgonce/pgonce/internal/pg"
 )
@@ -30,7 +31,8 @@ type Summary struct {
 // in between. each, which may be nil, is told the result of every row, i being its position in rows; it is called between the
 // statements, in no particular order, and may use db.
 //
-// Each row is judged by the row that was stored before the call. Of those with one key that are newer, only the newest is
+// Each row is judged by the row that was stored before the call (of more than 2,000 with one key, some by what the call has
+// written by then). Of those with one key that are newer, only the newest is
 // written (with FirstWins the first, with LastWins the last), and the others are [Stale] (with FirstWins Unchanged). Of two
 // with equal versions and different content the first by position is written, and the other is an [ErrVersionConflict].
 // SetIfNotNull and SetOnInsert take their values from the row that is written.
@@ -61,13 +63,15 @@ func (s *Stmt[T]) ExecMany(ctx context.Context, db DB, rows iter.Seq[T], each fu
 	// A prepared statement would get a generic plan from the sixth chunk on, made for ten rows and for the table as it was.
 	conn = withoutPlan(db, conn)
 	b.order = newOrder(s.p, b.t.l)
-	slices.SortStableFunc(b.rows, b.order.compare)
-	for rest := b.rows; len(rest) > 0; {
-		n := chunk(rest, b.order)
-		if err := b.send(ctx, conn, rest[:n]); err != nil {
+	var part []packed
+	for rest := b.rows.sorted(b.order); len(rest) > 0; rest = rest[len(part):] {
+		part = b.chunk(rest, part[:0])
+		if err := b.send(ctx, conn, part); err != nil {
 			return b.sum, err
 		}
-		rest = rest[n:]
+		for _, r := range part {
+			clear(r.cells) // so that the memory of values can be had back before the call ends
+		}
 	}
 	return b.sum, b.err()
 }
@@ -78,12 +82,11 @@ type bulk[T any] struct {
 	t    *texts
 	each func(int, Result[T])
 
-	order  order
-	rows   []packed
-	total  int
-	sum    Summary
-	errs   []error // the first of each kind
-	params [][]byte
+	order order
+	rows  store
+	total int
+	sum   Summary
+	errs  []error // the first of each kind
 }
 
 // collect reads all rows, and reports those that cannot be sent.
@@ -92,7 +95,7 @@ func (b *bulk[T]) collect(rows iter.Seq[T]) error {
 		return errors.New("upsert: rows is nil")
 	}
 	var refused []placed[T]
-	var packer packer
+	b.rows.columns = len(b.p.written)
 	var buf []value
 	var row T
 	v := reflect.ValueOf(&row).Elem()
@@ -102,7 +105,7 @@ func (b *bulk[T]) collect(rows iter.Seq[T]) error {
 			refused = append(refused, placed[T]{pos: b.total, res: Result[T]{Err: err}})
 		} else {
 			buf = values
-			b.rows = append(b.rows, packer.pack(values, b.total))
+			b.rows.add(values, b.total)
 		}
 		b.total++
 	}
@@ -110,18 +113,20 @@ func (b *bulk[T]) collect(rows iter.Seq[T]) error {
 	return nil
 }
 
-// chunk returns how many of the sorted rows go into one statement. Equal keys stay together, within reason.
-func chunk(rows []packed, o order) int {
-	n, size := 0, 0
-	for n < len(rows) && n < chunkRows && (n == 0 || size+rows[n].size() <= chunkBytes) {
-		size += rows[n].size()
-		n++
+// chunk appends to rows those of the sorted ones that go into the next statement. Equal keys stay together, within reason.
+func (b *bulk[T]) chunk(sorted []uint32, rows []packed) []packed {
+	size := 0
+	for _, i := range sorted {
+		r := b.rows.row(i)
+		n := len(rows)
+		full := n >= chunkRows || n > 0 && size+r.size() > chunkBytes
+		if full && (n >= 2*chunkRows || size >= 2*chunkBytes || b.order.compare(rows[n-1], r) != 0) {
+			break
+		}
+		size += r.size()
+		rows = append(rows, r)
 	}
-	for n < len(rows) && n < 2*chunkRows && size < 2*chunkBytes && o.compare(rows[n-1], rows[n]) == 0 {
-		size += rows[n].size()
-		n++
-	}
-	return n
+	return rows
 }
 
 // placed is the result of the row at pos.
@@ -147,6 +152,8 @@ type answers[T any] struct {
 	counted bool // every row that was to be written has been, and they are not listed
 	done    []placed[T]
 	again   map[int]bool
+
+	outdated bool
 }
 
 // send applies one chunk, and judges anew what a race or a tie left open.
@@ -175,8 +182,14 @@ func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 		if len(a.again) == 0 {
 			return nil
 		}
+		if a.outdated {
+			if b.t, err = b.p.prepareAnew(ctx, conn); err != nil {
+				return err
+			}
+		}
 		rows = slices.DeleteFunc(slices.Clone(rows), func(r packed) bool { return !a.again[r.pos] })
 	}
+	b.p.use.Store(nil)
 	var open []placed[T]
 	for _, r := range rows {
 		open = append(open, placed[T]{r.pos, Result[T]{Err: &RowError{Table: b.p.table.String(), Index: r.pos, err: ErrUnsettled}}})
@@ -201,7 +214,10 @@ func (a *answers[T]) add(l line[T]) {
 func (a *answers[T]) judge() {
 	raced := !a.counted && a.written == nil && slices.ContainsFunc(a.group, func(l line[T]) bool { return l.nth == 1 && l.verdict == "" })
 	for _, l := range a.group {
-		if l.verdict == "" && (raced || l.nth > 1 && l.rank == 1) {
+		if l.verdict == outdated {
+			a.outdated = true
+		}
+		if l.verdict == outdated || l.verdict == "" && (raced || l.nth > 1 && l.rank == 1) {
 			// A row of the same version as the one just written is judged against it, as any later one would be.
 			a.again[int(l.pos)] = true
 			continue
@@ -248,26 +264,29 @@ func (b *bulk[T]) query(ctx context.Context, conn pg.Conn, rows []packed, got fu
 
 // arrays returns the parameters: one array literal for the positions and one for each column.
 func (b *bulk[T]) arrays(rows []packed) []any {
-	if b.params == nil {
-		b.params = make([][]byte, 1+len(b.p.written))
-	}
-	for i := range b.params {
-		b.params[i] = append(b.params[i][:0], '{')
-	}
-	for n, r := range rows {
-		if n > 0 {
-			for i := range b.params {
-				b.params[i] = append(b.params[i], ',')
-			}
+	var array strings.Builder
+	literal := func(size func(packed) int, element func(packed)) any {
+		n := 2
+		for _, r := range rows {
+			n += size(r)
 		}
-		b.params[0] = strconv.AppendInt(b.params[0], int64(r.pos), 10)
-		for i, c := range r.cells {
-			b.params[i+1] = appendElement(b.params[i+1], c, c == null)
+		array = strings.Builder{}
+		array.Grow(n)
+		for i, r := range rows {
+			array.WriteByte("{,"[min(i, 1)])
+			element(r)
 		}
+		array.WriteByte('}')
+		return array.String()
 	}
-	var args []any
-	for i := range b.params {
-		args = append(args, string(append(b.params[i], '}')))
+	var digits [20]byte
+	args := []any{literal(func(packed) int { return len(digits) / 2 }, func(r packed) {
+		array.Write(strconv.AppendInt(digits[:0], int64(r.pos), 10))
+	})}
+	for i := range b.p.written {
+		args = append(args, literal(
+			func(r packed) int { return len(r.cells[i]) + len(`"",`) },
+			func(r packed) { writeElement(&array, r.cells[i], r.cells[i] == null) }))
 	}
 	return args
 }

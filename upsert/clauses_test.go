@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -177,6 +178,29 @@ func TestMaxSkew(t *testing.T) {
 		require.ErrorAs(t, err, &row)
 		require.Equal(t, "at", row.Column)
 		require.Equal(t, 1, get[int](t, pool, "SELECT count(*) FROM orders"))
+	})
+}
+
+// An interval from a time.Duration, however long.
+func TestDurations(t *testing.T) {
+	t.Parallel()
+	type wait struct {
+		ID string        `db:"id"`
+		D  time.Duration `db:"d"`
+		V  int           `db:"v"`
+	}
+	stmt := upsert.Into[wait]("waits").OnConflict("id").Set("d").Version("v").MustBuild()
+	both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[wait], wait) (upsert.Result[wait], error)) {
+		exec(t, pool, "CREATE TABLE waits (id text PRIMARY KEY, d interval, v int)")
+		for i, d := range []time.Duration{0, time.Microsecond, -time.Hour - time.Second/2, 1000 * time.Hour, math.MaxInt64, math.MinInt64} {
+			row := wait{fmt.Sprint(i), d.Truncate(time.Microsecond), 1}
+			for _, want := range []upsert.Outcome{upsert.Inserted, upsert.Unchanged} {
+				res, err := run(stmt, row)
+				require.NoError(t, err, d)
+				require.Equal(t, want, res.Outcome, d)
+				require.Equal(t, row, res.Stored)
+			}
+		}
 	})
 }
 

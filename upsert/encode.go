@@ -99,7 +99,7 @@ func encodeKind(v reflect.Value, oid, elem uint32) (string, bool, error) {
 		return strconv.FormatBool(v.Bool()), false, nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		if d, ok := v.Interface().(time.Duration); ok && oid == pgtype.IntervalOID {
-			return strconv.FormatInt(d.Microseconds(), 10) + " microseconds", false, nil
+			return encodeDuration(d), false, nil
 		}
 		return strconv.FormatInt(v.Int(), 10), false, nil
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
@@ -127,6 +127,15 @@ func encodeFloat(f float64, bits int) string {
 	return strings.TrimPrefix(strings.Replace(s, "Inf", "Infinity", 1), "+")
 }
 
+// encodeDuration writes d as an interval. Not as a number of microseconds: PostgreSQL 14 takes no more than 35 minutes of them.
+func encodeDuration(d time.Duration) string {
+	us, sign := d.Microseconds(), ""
+	if us < 0 {
+		us, sign = -us, "-"
+	}
+	return fmt.Sprintf("%s%d:%02d:%02d.%06d", sign, us/3_600_000_000, us/60_000_000%60, us/1_000_000%60, us%1_000_000)
+}
+
 // encodeTime cuts to the microsecond that PostgreSQL keeps: pgx cuts as well, lib/pq lets the server round, and the same
 // event through both would conflict with itself.
 func encodeTime(t time.Time, oid uint32) string {
@@ -147,7 +156,8 @@ func encodeTime(t time.Time, oid uint32) string {
 func yearly(t time.Time, layout, zone string) string {
 	year := t.Year()
 	if year >= 1000 && year <= 9999 {
-		return t.Format("2006"+layout) + zone
+		var buf [40]byte
+		return string(append(t.AppendFormat(buf[:0], "2006"+layout), zone...))
 	}
 	era := ""
 	if year <= 0 {
@@ -191,10 +201,11 @@ func encodeSlice(v reflect.Value, oid, elem uint32) (string, bool, error) {
 	if elem == 0 {
 		return "", false, fmt.Errorf("a %s fits an array column only", v.Type())
 	}
-	b := []byte{'{'}
+	var b strings.Builder
+	b.WriteByte('{')
 	for i := range v.Len() {
 		if i > 0 {
-			b = append(b, ',')
+			b.WriteByte(',')
 		}
 		item := v.Index(i)
 		nested := item.Kind() == reflect.Slice && item.Type().Elem().Kind() != reflect.Uint8 && !item.Type().Implements(valuerType)
@@ -207,29 +218,32 @@ func encodeSlice(v reflect.Value, oid, elem uint32) (string, bool, error) {
 		case err != nil:
 			return "", false, err
 		case nested && !null:
-			b = append(b, text...)
+			b.WriteString(text)
 		default:
-			b = appendElement(b, text, null)
+			writeElement(&b, text, null)
 		}
 	}
-	return string(append(b, '}')), false, nil
+	b.WriteByte('}')
+	return b.String(), false, nil
 }
 
-// appendElement appends one element of an array literal.
-func appendElement(b []byte, text string, null bool) []byte {
+// writeElement writes one element of an array literal.
+func writeElement(b *strings.Builder, text string, null bool) {
 	if null {
-		return append(b, "NULL"...)
+		b.WriteString("NULL")
+		return
 	}
-	b = append(b, '"')
+	b.WriteByte('"')
 	for {
 		i := strings.IndexAny(text, `"\`)
 		if i < 0 {
 			break
 		}
-		b = append(b, text[:i]...)
-		b = append(b, '\\', text[i])
+		b.WriteString(text[:i])
+		b.WriteByte('\\')
+		b.WriteByte(text[i])
 		text = text[i+1:]
 	}
-	b = append(b, text...)
-	return append(b, '"')
+	b.WriteString(text)
+	b.WriteByte('"')
 }

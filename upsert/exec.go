@@ -11,7 +11,7 @@ import (
 // row at the same moment again and again; a trigger or row security would go on for ever.
 const tries = 10
 
-// Exec applies one row, in one round trip (one more at the first use of the statement, and when a rival changed the row in
+// Exec applies one row, in one round trip (one more when the columns are read, see [Stmt], and when a rival changed the row in
 // between).
 //
 //   - No such row: it is [Inserted].
@@ -36,32 +36,45 @@ func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {
 	if err != nil {
 		return Result[T]{}, err
 	}
-	values, err := p.values(t.l, reflect.ValueOf(&row).Elem(), -1, nil)
-	if err != nil {
-		return Result[T]{Err: err}, err
-	}
-	args := make([]any, len(values))
-	for i, v := range values {
-		if !v.null {
-			args[i] = v.text
-		}
-	}
 	for range tries {
+		values, err := p.values(t.l, reflect.ValueOf(&row).Elem(), -1, nil)
+		if err != nil {
+			return Result[T]{Err: err}, err
+		}
+		args := make([]any, len(values))
+		for i, v := range values {
+			if !v.null {
+				args[i] = v.text
+			}
+		}
 		var res Result[T]
 		var verdict string
 		stmt := &pg.Stmt{SQL: t.one, Args: args, Dest: append([]any{&verdict}, p.cells(t.l, &res.Stored)...)}
 		if err := conn.Send(ctx, stmt); err != nil {
 			return Result[T]{}, p.failed(err)
 		}
-		if verdict == "raced" {
+		switch verdict {
+		case raced:
+			continue
+		case outdated:
+			if t, err = p.prepareAnew(ctx, conn); err != nil {
+				return Result[T]{}, err
+			}
 			continue
 		}
 		settle(p, &res, verdict, -1)
 		return res, res.Err
 	}
+	p.use.Store(nil)
 	err = &RowError{Table: p.table.String(), Index: -1, err: ErrUnsettled}
 	return Result[T]{Err: err}, err
 }
+
+// Verdicts of the SQL after which a row is judged anew.
+const (
+	raced    = "raced"    // a rival changed the row in between
+	outdated = "outdated" // the table's columns are not what the statement was made for
+)
 
 // cells returns where the columns of a stored row go.
 func (p *plan) cells(l *layout, row any) []any {
@@ -90,6 +103,7 @@ func settle[T any](p *plan, res *Result[T], verdict string, index int) {
 	case "unchanged":
 		res.Outcome = Unchanged
 	case "conflict":
+		p.use.Store(nil) // for the content may differ in what a new precision has cut
 		refuse(ErrVersionConflict, "", "")
 	case "ahead":
 		refuse(ErrVersionAhead, p.versions[0], "")

@@ -69,6 +69,7 @@ func subscriptionLayout(server int) *layout {
 			c.Exact = c.Type
 		}
 		l.byName[c.Name] = &c
+		l.Columns = append(l.Columns, c)
 	}
 	for _, name := range []string{"tenant", "id"} {
 		add(column{Name: name, OID: pgtype.TextOID, Type: "text", NotNull: true, Collation: `pg_catalog."C"`})
@@ -76,7 +77,7 @@ func subscriptionLayout(server int) *layout {
 	add(column{Name: "email", OID: pgtype.TextOID, Type: "text", NotNull: true})
 	add(column{Name: "status", OID: pgtype.TextOID, Type: "text"})
 	add(column{Name: "plan", OID: pgtype.TextOID, Type: "text"})
-	add(column{Name: "amount", OID: pgtype.NumericOID, Type: "numeric", Exact: "numeric(10,2)", NotNull: true})
+	add(column{Name: "amount", OID: pgtype.NumericOID, Type: "numeric", Exact: "numeric(10,2)", Catalog: "1700 655366", NotNull: true})
 	add(column{Name: "payload", OID: pgtype.JSONOID, Type: "json"})
 	add(column{Name: "public_id", OID: pgtype.TextOID, Type: "text", Default: "gen_random_uuid()"})
 	add(column{Name: "deleted_at", OID: pgtype.TimestamptzOID, Type: "timestamp with time zone"})

@@ -25,6 +25,7 @@ type column struct {
 	Elem      uint32 // of an array
 	Type      string // in SQL, without length or scale
 	Exact     string // in SQL, with them
+	Catalog   string // atttypid and atttypmod
 	Typtype   string // e: enum
 	NotNull   bool
 	Generated bool
@@ -57,6 +58,7 @@ SELECT json_build_object(
     'Elem', CASE WHEN b.typcategory = 'A' THEN b.typelem::int8 ELSE 0 END,
     'Type', format_type(b.oid, -1),
     'Exact', format_type(b.oid, b.typmod),
+    'Catalog', a.atttypid || ' ' || a.atttypmod,
     'Typtype', b.typtype::text,
     'NotNull', b.not_null,
     'Generated', a.attgenerated <> '',
@@ -102,6 +104,18 @@ func (c *column) rounded() bool {
 		return c.Exact != c.Type
 	}
 	return false
+}
+
+// inArray returns the type that carries values of c in an array: the column's own where its array is known to be written and
+// taken apart as one of strings is, else text, to be cast afterwards. Arrays of arrays would be flattened, and those of
+// some types (box) have another delimiter.
+func (c *column) inArray() string {
+	switch c.OID {
+	case pgtype.BoolOID, pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Float4OID, pgtype.Float8OID, pgtype.NumericOID,
+		pgtype.UUIDOID, pgtype.DateOID, pgtype.TimeOID, pgtype.TimestampOID, pgtype.TimestamptzOID:
+		return c.Type
+	}
+	return "text"
 }
 
 // scalar says that every driver hands out a value of the type in a form that needs no further knowledge. Of the others

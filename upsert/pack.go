@@ -1,6 +1,7 @@
 package upsert
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -16,23 +17,48 @@ type packed struct {
 // null stands for NULL: a value cannot hold it.
 const null = "\x00"
 
-// packer makes packed rows from slabs, for there may be many.
-type packer struct{ slab []string }
+// store holds all rows of a call, in slabs that never move: there may be many, and what a growing slice leaves behind would be
+// more than the rows.
+type store struct {
+	columns int
+	slabs   []slab
+	n       int
+}
+
+type slab struct {
+	cells []string
+	pos   []uint32
+}
 
 const slabRows = 1024
 
-func (p *packer) pack(values []value, pos int) packed {
-	if len(p.slab) < len(values) {
-		p.slab = make([]string, slabRows*len(values))
+func (s *store) add(values []value, pos int) {
+	if s.n%slabRows == 0 {
+		s.slabs = append(s.slabs, slab{make([]string, slabRows*s.columns), make([]uint32, slabRows)})
 	}
-	cells := p.slab[:len(values):len(values)]
-	p.slab = p.slab[len(values):]
+	r := s.row(uint32(s.n))
 	for i, v := range values {
-		if cells[i] = v.text; v.null {
-			cells[i] = null
+		if r.cells[i] = v.text; v.null {
+			r.cells[i] = null
 		}
 	}
-	return packed{cells, pos}
+	s.slabs[s.n/slabRows].pos[s.n%slabRows] = uint32(pos)
+	s.n++
+}
+
+func (s *store) row(i uint32) packed {
+	b, at := &s.slabs[i/slabRows], int(i%slabRows)
+	return packed{b.cells[at*s.columns : (at+1)*s.columns : (at+1)*s.columns], int(b.pos[at])}
+}
+
+// sorted returns the rows' numbers in the order of their keys, and of their arrival where keys are equal.
+func (s *store) sorted(o order) []uint32 {
+	rows := make([]uint32, s.n)
+	for i := range rows {
+		rows[i] = uint32(i)
+	}
+	slices.SortFunc(rows, func(i, j uint32) int { return cmp.Or(o.compare(s.row(i), s.row(j)), cmp.Compare(i, j)) })
+	return rows
 }
 
 func (r packed) size() int {

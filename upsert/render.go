@@ -285,10 +285,10 @@ func (w writer) action(hit string) string {
 
 // refusals returns CASE branches for rows that must not be written, judged in the scope of the event's columns alone.
 func (w writer) refusals() []string {
-	var whens []string
+	whens := w.outdated()
 	if d := w.p.spec.maxSkew; d > 0 {
 		v := w.members(roleVersion)[0]
-		whens = append(whens, fmt.Sprintf("WHEN %s > clock_timestamp() + interval '%d microseconds' THEN 'ahead'", pg.Quote(v.column), d.Microseconds()))
+		whens = append(whens, fmt.Sprintf("WHEN %s > clock_timestamp() + interval '%s' THEN 'ahead'", pg.Quote(v.column), encodeDuration(d)))
 	}
 	for _, k := range w.p.keys {
 		if k.expr != "" {
@@ -301,15 +301,34 @@ func (w writer) refusals() []string {
 	return whens
 }
 
-// values returns the event's columns, from what value says of the i-th parameter. Columns that a predicate or an
+// outdated returns a branch for a statement that rounds as columns no longer do. It would take a newer event for an old one.
+func (w writer) outdated() []string {
+	var names, types []string
+	for _, c := range w.l.Columns {
+		if slices.ContainsFunc(w.p.written, func(m member) bool { return m.column == c.Name }) && c.rounded() {
+			names, types = append(names, literal(c.Name)), append(types, c.Catalog)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf(`WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass(%s) AND attname IN (%s))
+                         IS DISTINCT FROM '%s' THEN '%s'`,
+		literal(w.p.table.Quoted()), strings.Join(names, ", "), strings.Join(types, ", "), outdated)}
+}
+
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// values returns the event's columns, from what value makes of the i-th parameter: a value of the column's type. Columns that a predicate or an
 // expression mentions and the event does not have are there with the value that the table would give them.
-func (w writer) values(value func(i int) string) []string {
+func (w writer) values(value func(i int, c *column) string) []string {
 	var vs []string
 	has := map[string]bool{}
 	for i, m := range w.p.written {
 		c := w.col(m)
 		has[m.column] = true
-		v := value(i) + "::" + c.Type
+		v := value(i, c)
 		if c.Collation != "" {
 			// Otherwise strings would be compared and sorted here by another rule than in the table's index.
 			v += " COLLATE " + c.Collation

@@ -28,7 +28,7 @@ func (w writer) one() string {
 	refusals := w.refusals()
 
 	var b strings.Builder
-	values := w.values(w.placeholder)
+	values := w.values(func(i int, c *column) string { return w.placeholder(i) + "::" + c.Type })
 	if len(refusals) == 0 {
 		fmt.Fprintf(&b, "WITH %s AS (\n  SELECT %s\n)", event, fold(values, 9))
 	} else {
@@ -62,7 +62,7 @@ func (w writer) one() string {
 
 	fmt.Fprintf(&b, "\nSELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,\n       %s\n  FROM %s AS a\nUNION ALL\n", fold(w.results("a"), 7), applied)
 	fmt.Fprintf(&b, "SELECT %s,\n       %s\n  FROM %s AS e LEFT JOIN %s AS s ON true\n WHERE NOT EXISTS (SELECT FROM %s)",
-		w.verdict(storedCol, "'raced'"), fold(w.results("s"), 7), event, stored, applied)
+		w.verdict(storedCol, literal(raced)), fold(w.results("s"), 7), event, stored, applied)
 	return b.String()
 }
 
@@ -78,7 +78,8 @@ func (w writer) noOld() string {
 			return at("old", k.column) + " IS NULL"
 		}
 	}
-	return "old IS NULL"
+	// Not "old IS NULL": that is true as well of a stored row that holds nothing but NULLs.
+	return "old.tableoid IS NULL"
 }
 
 // found adds a column that tells a stored row from none, where the rule needs one.

@@ -14,8 +14,10 @@ import (
 
 // Stmt is a checked upsert for rows of type T. It is safe for concurrent use, and meant to be made once.
 //
-// At its first use it reads the table's columns from the catalog (one round trip more), and keeps them. After ALTER TABLE
-// ... ALTER COLUMN ... TYPE, use a new one: until then a value may be compared with the old precision.
+// At its first use it reads the table's columns from the catalog (one round trip more), and keeps them. It reads them anew
+// where ALTER TABLE has changed the precision of a column, and after errors that such a change may be the reason of: an error of the
+// server, [ErrVersionConflict] and [ErrUnsettled]. (A column that had no precision before and has one now shows itself by
+// one of them, once.)
 type Stmt[T any] struct{ p *plan }
 
 // Outcome says what an upsert did. The zero Outcome comes with an error.
@@ -87,6 +89,10 @@ func (p *plan) prepare(ctx context.Context, conn pg.Conn) (*texts, error) {
 	if t := p.use.Load(); t != nil {
 		return t, nil
 	}
+	return p.prepareAnew(ctx, conn)
+}
+
+func (p *plan) prepareAnew(ctx context.Context, conn pg.Conn) (*texts, error) {
 	l, err := readLayout(ctx, conn, p.table)
 	if err != nil {
 		return nil, err
@@ -102,10 +108,13 @@ func (p *plan) prepare(ctx context.Context, conn pg.Conn) (*texts, error) {
 	return t, nil
 }
 
+// cachedPlan is feature_not_supported, which the server answers to a prepared statement whose result has changed its type.
+const cachedPlan = "0A000"
+
 // failed wraps an error of the server, and forgets the catalog where the error may come from a change of it.
 func (p *plan) failed(err error) error {
 	var state interface{ SQLState() string }
-	if errors.As(err, &state) && strings.HasPrefix(state.SQLState(), "42") {
+	if errors.As(err, &state) && (strings.HasPrefix(state.SQLState(), "42") || state.SQLState() == cachedPlan) {
 		p.use.Store(nil)
 	}
 	return fmt.Errorf("upsert into %s: %w", p.table, err)

@@ -88,6 +88,30 @@ func TestExpressionKeyIsNull(t *testing.T) {
 	})
 }
 
+// A row may hold nothing but NULLs under a key that is an expression, and is a stored row all the same.
+func TestExpressionKeyOfNulls(t *testing.T) {
+	t.Parallel()
+	type bare struct {
+		Plan *string `db:"plan"`
+		V    int     `db:"v"`
+	}
+	both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[bare], bare) (upsert.Result[bare], error)) {
+		exec(t, pool, "CREATE TABLE bares (plan text, v int)")
+		exec(t, pool, "CREATE UNIQUE INDEX ON bares (coalesce(plan, 'none'))")
+		exec(t, pool, "INSERT INTO bares DEFAULT VALUES")
+		stmt := upsert.Into[bare]("bares").OnConflict("coalesce(plan, 'none')").Set("plan").Version("v").MustBuild()
+		for i, want := range []upsert.Outcome{upsert.Updated, upsert.Unchanged} {
+			res, err := run(stmt, bare{V: 1})
+			require.NoError(t, err)
+			require.Equal(t, want, res.Outcome, i)
+		}
+		res, err := run(stmt, bare{Plan: ptr("pro"), V: 1})
+		require.NoError(t, err)
+		require.Equal(t, upsert.Inserted, res.Outcome)
+		require.Equal(t, 2, get[int](t, pool, "SELECT count(*) FROM bares"))
+	})
+}
+
 // The predicate is a literal in the statement, so it still matches the index when a generic plan is used.
 func TestPartialTarget(t *testing.T) {
 	t.Parallel()

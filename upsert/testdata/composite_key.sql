@@ -76,10 +76,13 @@ WITH event AS (
                                  ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
          rank() OVER (PARTITION BY q."id" COLLATE "C", q."tenant" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
     FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "tenant",
-                          u.c2::text COLLATE pg_catalog."C" AS "id", u.c3::text AS "status",
-                          u.c4::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[]) AS u (pgonce_pos, c1, c2, c3, c4)) AS v) AS q
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant",
+                          u.c2 COLLATE pg_catalog."C" AS "id", u.c3 AS "status", u.c4 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
@@ -135,10 +138,13 @@ WITH event AS (
                                  ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
          rank() OVER (PARTITION BY q."id" COLLATE "C", q."tenant" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
     FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "tenant",
-                          u.c2::text COLLATE pg_catalog."C" AS "id", u.c3::text AS "status",
-                          u.c4::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[]) AS u (pgonce_pos, c1, c2, c3, c4)) AS v) AS q
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant",
+                          u.c2 COLLATE pg_catalog."C" AS "id", u.c3 AS "status", u.c4 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
@@ -190,10 +196,13 @@ SELECT row_number() OVER (PARTITION BY r.pgonce_g1, r.pgonce_g2 ORDER BY r.pgonc
 WITH event AS (
   SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
     FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "tenant",
-                          u.c2::text COLLATE pg_catalog."C" AS "id", u.c3::text AS "status",
-                          u.c4::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[]) AS u (pgonce_pos, c1, c2, c3, c4)) AS v) AS q
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant",
+                          u.c2 COLLATE pg_catalog."C" AS "id", u.c3 AS "status", u.c4 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."tenant" AS pgonce_s1, s."id" AS pgonce_s2, s."status" AS pgonce_s3,
          s."updated_at" AS pgonce_s4,

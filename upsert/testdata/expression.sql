@@ -84,9 +84,13 @@ WITH event AS (
          rank() OVER (PARTITION BY q.pgonce_k2, q."tenant" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
     FROM (SELECT v.*, (lower(email)) AS pgonce_k2,
                  CASE WHEN (lower(email)) IS NULL THEN 'keyless' END AS pgonce_refused
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "tenant", u.c2::text AS "email",
-                          u.c3::text AS "status", u.c4::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[]) AS u (pgonce_pos, c1, c2, c3, c4)) AS v) AS q
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant", u.c2 AS "email",
+                          u.c3 AS "status", u.c4 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -145,9 +149,13 @@ WITH event AS (
          rank() OVER (PARTITION BY q.pgonce_k2, q."tenant" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
     FROM (SELECT v.*, (lower(email)) AS pgonce_k2,
                  CASE WHEN (lower(email)) IS NULL THEN 'keyless' END AS pgonce_refused
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "tenant", u.c2::text AS "email",
-                          u.c3::text AS "status", u.c4::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[]) AS u (pgonce_pos, c1, c2, c3, c4)) AS v) AS q
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant", u.c2 AS "email",
+                          u.c3 AS "status", u.c4 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -202,9 +210,13 @@ WITH event AS (
   SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
     FROM (SELECT v.*, (lower(email)) AS pgonce_k2,
                  CASE WHEN (lower(email)) IS NULL THEN 'keyless' END AS pgonce_refused
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "tenant", u.c2::text AS "email",
-                          u.c3::text AS "status", u.c4::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[]) AS u (pgonce_pos, c1, c2, c3, c4)) AS v) AS q
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant", u.c2 AS "email",
+                          u.c3 AS "status", u.c4 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."tenant" AS pgonce_s1, s."email" AS pgonce_s2, s."status" AS pgonce_s3,
          s."updated_at" AS pgonce_s4,

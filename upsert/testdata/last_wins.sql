@@ -67,9 +67,12 @@ WITH event AS (
                                  ORDER BY q.pgonce_pos DESC) AS pgonce_nth,
          0 AS pgonce_rank
     FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
-                          u.c3::text AS "plan"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u (pgonce_pos, c1, c2, c3)) AS v) AS q
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN s.pgonce_found AND (s."status", s."plan") IS NOT DISTINCT FROM (e."status", coalesce(e."plan", s."plan")) THEN 'unchanged' ELSE NULL END AS pgonce_verdict
@@ -121,9 +124,12 @@ WITH event AS (
                                  ORDER BY q.pgonce_pos DESC) AS pgonce_nth,
          0 AS pgonce_rank
     FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
-                          u.c3::text AS "plan"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u (pgonce_pos, c1, c2, c3)) AS v) AS q
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN s.pgonce_found AND (s."status", s."plan") IS NOT DISTINCT FROM (e."status", coalesce(e."plan", s."plan")) THEN 'unchanged' ELSE NULL END AS pgonce_verdict
@@ -172,9 +178,12 @@ SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
 WITH event AS (
   SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
     FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
-                          u.c3::text AS "plan"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u (pgonce_pos, c1, c2, c3)) AS v) AS q
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."plan" AS pgonce_s3, s."public_id" AS pgonce_s4,
        CASE WHEN s.pgonce_found AND (s."status", s."plan") IS NOT DISTINCT FROM (e."status", coalesce(e."plan", s."plan")) THEN 'unchanged' ELSE NULL END AS pgonce_verdict

@@ -8,7 +8,10 @@ ON CONFLICT ("id") DO UPDATE
 
 -- One row, PostgreSQL 14 to 17
 WITH event AS MATERIALIZED (
-  SELECT v.*, CASE WHEN "updated_at" > clock_timestamp() + interval '300000000 microseconds' THEN 'ahead' END AS pgonce_refused
+  SELECT v.*, CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated'
+                   WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
     FROM (SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::numeric AS "amount",
                   $3::timestamp with time zone AS "updated_at") AS v
 ), stored AS MATERIALIZED (
@@ -43,7 +46,10 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
 
 -- One row, from PostgreSQL 18
 WITH event AS MATERIALIZED (
-  SELECT v.*, CASE WHEN "updated_at" > clock_timestamp() + interval '300000000 microseconds' THEN 'ahead' END AS pgonce_refused
+  SELECT v.*, CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated'
+                   WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
     FROM (SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::numeric AS "amount",
                   $3::timestamp with time zone AS "updated_at") AS v
 ), stored AS MATERIALIZED (
@@ -80,10 +86,17 @@ WITH event AS (
                                  ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
          rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
     FROM (SELECT v.*,
-                 CASE WHEN "updated_at" > clock_timestamp() + interval '300000000 microseconds' THEN 'ahead' END AS pgonce_refused
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::numeric AS "amount",
-                          u.c3::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u (pgonce_pos, c1, c2, c3)) AS v) AS q
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated'
+                      WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "amount",
+                          u.c3 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::numeric[] AS a2,
+                                          $4::timestamp with time zone[] AS a3
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -139,10 +152,17 @@ WITH event AS (
                                  ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
          rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
     FROM (SELECT v.*,
-                 CASE WHEN "updated_at" > clock_timestamp() + interval '300000000 microseconds' THEN 'ahead' END AS pgonce_refused
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::numeric AS "amount",
-                          u.c3::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u (pgonce_pos, c1, c2, c3)) AS v) AS q
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated'
+                      WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "amount",
+                          u.c3 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::numeric[] AS a2,
+                                          $4::timestamp with time zone[] AS a3
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -195,10 +215,17 @@ SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
 WITH event AS (
   SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
     FROM (SELECT v.*,
-                 CASE WHEN "updated_at" > clock_timestamp() + interval '300000000 microseconds' THEN 'ahead' END AS pgonce_refused
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::numeric AS "amount",
-                          u.c3::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u (pgonce_pos, c1, c2, c3)) AS v) AS q
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated'
+                      WHEN "updated_at" > clock_timestamp() + interval '0:05:00.000000' THEN 'ahead' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "amount",
+                          u.c3 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::numeric[] AS a2,
+                                          $4::timestamp with time zone[] AS a3
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s2, s."updated_at" AS pgonce_s3,
          s."status" AS pgonce_s4, s."plan" AS pgonce_s5,

@@ -80,10 +80,13 @@ WITH event AS (
          rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
     FROM (SELECT v.*,
                  CASE WHEN (deleted_at IS NULL) IS NOT TRUE THEN 'outside' END AS pgonce_refused
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
-                          u.c3::timestamp with time zone AS "updated_at",
-                          NULL::timestamp with time zone AS "deleted_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u (pgonce_pos, c1, c2, c3)) AS v) AS q
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
+                          u.c3 AS "updated_at", NULL::timestamp with time zone AS "deleted_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::timestamp with time zone[] AS a3
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -140,10 +143,13 @@ WITH event AS (
          rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
     FROM (SELECT v.*,
                  CASE WHEN (deleted_at IS NULL) IS NOT TRUE THEN 'outside' END AS pgonce_refused
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
-                          u.c3::timestamp with time zone AS "updated_at",
-                          NULL::timestamp with time zone AS "deleted_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u (pgonce_pos, c1, c2, c3)) AS v) AS q
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
+                          u.c3 AS "updated_at", NULL::timestamp with time zone AS "deleted_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::timestamp with time zone[] AS a3
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -197,10 +203,13 @@ WITH event AS (
   SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
     FROM (SELECT v.*,
                  CASE WHEN (deleted_at IS NULL) IS NOT TRUE THEN 'outside' END AS pgonce_refused
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
-                          u.c3::timestamp with time zone AS "updated_at",
-                          NULL::timestamp with time zone AS "deleted_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u (pgonce_pos, c1, c2, c3)) AS v) AS q
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
+                          u.c3 AS "updated_at", NULL::timestamp with time zone AS "deleted_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::timestamp with time zone[] AS a3
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."updated_at" AS pgonce_s3,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused

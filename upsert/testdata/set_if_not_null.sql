@@ -9,9 +9,12 @@ ON CONFLICT ("id") DO UPDATE
  WHERE t."updated_at" < excluded."updated_at" OR t."updated_at" IS NULL;
 
 -- One row, PostgreSQL 14 to 17
-WITH event AS (
-  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "plan",
-         $4::numeric AS "amount", $5::timestamp with time zone AS "updated_at"
+WITH event AS MATERIALIZED (
+  SELECT v.*, CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+    FROM (SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "plan",
+                  $4::numeric AS "amount", $5::timestamp with time zone AS "updated_at") AS v
 ), stored AS MATERIALIZED (
   SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
     FROM "subscription" AS s
@@ -20,7 +23,7 @@ WITH event AS (
   INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
   SELECT e."id", e."status", e."plan", coalesce(e."amount", s."amount"), e."updated_at"
     FROM event AS e LEFT JOIN stored AS s ON true, set_config('pgonce.hit', '', true)
-   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+   WHERE e.pgonce_refused IS NULL AND NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = coalesce(excluded."plan", t."plan"),
@@ -35,7 +38,8 @@ SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
        a."id", a."status", a."plan", a."amount", a."updated_at"
   FROM applied AS a
 UNION ALL
-SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
+SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."status" IS NOT DISTINCT FROM e."status"
                  AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
@@ -46,9 +50,12 @@ SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
  WHERE NOT EXISTS (SELECT FROM applied);
 
 -- One row, from PostgreSQL 18
-WITH event AS (
-  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "plan",
-         $4::numeric AS "amount", $5::timestamp with time zone AS "updated_at"
+WITH event AS MATERIALIZED (
+  SELECT v.*, CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+    FROM (SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "plan",
+                  $4::numeric AS "amount", $5::timestamp with time zone AS "updated_at") AS v
 ), stored AS MATERIALIZED (
   SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
     FROM "subscription" AS s
@@ -57,7 +64,7 @@ WITH event AS (
   INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
   SELECT e."id", e."status", e."plan", coalesce(e."amount", s."amount"), e."updated_at"
     FROM event AS e LEFT JOIN stored AS s ON true
-   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+   WHERE e.pgonce_refused IS NULL AND NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = coalesce(excluded."plan", t."plan"),
@@ -70,7 +77,8 @@ SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
        a."id", a."status", a."plan", a."amount", a."updated_at"
   FROM applied AS a
 UNION ALL
-SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
+SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."status" IS NOT DISTINCT FROM e."status"
                  AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
@@ -82,17 +90,25 @@ SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
 
 -- Many rows, PostgreSQL 14 to 17
 WITH event AS (
-  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
                                  ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-         rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
-    FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
-                          u.c3::text AS "plan", u.c4::numeric AS "amount",
-                          u.c5::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5)) AS v) AS q
+         rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
+    FROM (SELECT v.*,
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan",
+                          u.c4 AS "amount", u.c5 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::numeric[] AS a4,
+                                          $6::timestamp with time zone[] AS a5
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s4,
-       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."status" IS NOT DISTINCT FROM e."status"
                  AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
@@ -148,17 +164,25 @@ SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
 
 -- Many rows, from PostgreSQL 18
 WITH event AS (
-  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
                                  ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-         rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
-    FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
-                          u.c3::text AS "plan", u.c4::numeric AS "amount",
-                          u.c5::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5)) AS v) AS q
+         rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
+    FROM (SELECT v.*,
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan",
+                          u.c4 AS "amount", u.c5 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::numeric[] AS a4,
+                                          $6::timestamp with time zone[] AS a5
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s4,
-       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."status" IS NOT DISTINCT FROM e."status"
                  AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
@@ -214,15 +238,23 @@ SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
 -- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
 WITH event AS (
   SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
-    FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
-                          u.c3::text AS "plan", u.c4::numeric AS "amount",
-                          u.c5::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5)) AS v) AS q
+    FROM (SELECT v.*,
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan",
+                          u.c4 AS "amount", u.c5 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::numeric[] AS a4,
+                                          $6::timestamp with time zone[] AS a5
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."plan" AS pgonce_s3, s."amount" AS pgonce_s4,
          s."updated_at" AS pgonce_s5,
-       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."status" IS NOT DISTINCT FROM e."status"
                  AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")

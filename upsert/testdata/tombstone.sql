@@ -10,10 +10,13 @@ ON CONFLICT ("id") DO UPDATE
  WHERE t."updated_at" < excluded."updated_at" OR t."updated_at" IS NULL;
 
 -- One row, PostgreSQL 14 to 17
-WITH event AS (
-  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "public_id",
-         $4::numeric AS "amount", $5::timestamp with time zone AS "deleted_at",
-         $6::timestamp with time zone AS "updated_at"
+WITH event AS MATERIALIZED (
+  SELECT v.*, CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+    FROM (SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "public_id",
+                  $4::numeric AS "amount", $5::timestamp with time zone AS "deleted_at",
+                  $6::timestamp with time zone AS "updated_at") AS v
 ), stored AS MATERIALIZED (
   SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
     FROM "subscription" AS s
@@ -25,7 +28,7 @@ WITH event AS (
          coalesce(CASE WHEN e."deleted_at" IS NOT NULL THEN NULL ELSE e."amount" END, s."amount"),
          e."deleted_at", e."updated_at"
     FROM event AS e LEFT JOIN stored AS s ON true, set_config('pgonce.hit', '', true)
-   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+   WHERE e.pgonce_refused IS NULL AND NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
   ON CONFLICT ("id") DO UPDATE
      SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
          "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
@@ -41,7 +44,8 @@ SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
        a."id", a."status", a."public_id", a."amount", a."deleted_at", a."updated_at"
   FROM applied AS a
 UNION ALL
-SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
+SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
                  AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
@@ -53,10 +57,13 @@ SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
  WHERE NOT EXISTS (SELECT FROM applied);
 
 -- One row, from PostgreSQL 18
-WITH event AS (
-  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "public_id",
-         $4::numeric AS "amount", $5::timestamp with time zone AS "deleted_at",
-         $6::timestamp with time zone AS "updated_at"
+WITH event AS MATERIALIZED (
+  SELECT v.*, CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+    FROM (SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "public_id",
+                  $4::numeric AS "amount", $5::timestamp with time zone AS "deleted_at",
+                  $6::timestamp with time zone AS "updated_at") AS v
 ), stored AS MATERIALIZED (
   SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
     FROM "subscription" AS s
@@ -68,7 +75,7 @@ WITH event AS (
          coalesce(CASE WHEN e."deleted_at" IS NOT NULL THEN NULL ELSE e."amount" END, s."amount"),
          e."deleted_at", e."updated_at"
     FROM event AS e LEFT JOIN stored AS s ON true
-   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+   WHERE e.pgonce_refused IS NULL AND NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
   ON CONFLICT ("id") DO UPDATE
      SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
          "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
@@ -83,7 +90,8 @@ SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
        a."id", a."status", a."public_id", a."amount", a."deleted_at", a."updated_at"
   FROM applied AS a
 UNION ALL
-SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
+SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
                  AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
@@ -96,19 +104,28 @@ SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
 
 -- Many rows, PostgreSQL 14 to 17
 WITH event AS (
-  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
                                  ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-         rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
-    FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
-                          u.c3::text AS "public_id", u.c4::numeric AS "amount",
-                          u.c5::timestamp with time zone AS "deleted_at",
-                          u.c6::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5, c6)) AS v) AS q
+         rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
+    FROM (SELECT v.*,
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
+                          u.c3 AS "public_id", u.c4 AS "amount", u.c5 AS "deleted_at", u.c6 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5,
+                                  unnest(a.a6) AS c6
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::numeric[] AS a4,
+                                          $6::timestamp with time zone[] AS a5,
+                                          $7::timestamp with time zone[] AS a6
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."public_id" AS pgonce_s3,
          s."amount" AS pgonce_s4,
-       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
                  AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
@@ -169,19 +186,28 @@ SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
 
 -- Many rows, from PostgreSQL 18
 WITH event AS (
-  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
                                  ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-         rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
-    FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
-                          u.c3::text AS "public_id", u.c4::numeric AS "amount",
-                          u.c5::timestamp with time zone AS "deleted_at",
-                          u.c6::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5, c6)) AS v) AS q
+         rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
+    FROM (SELECT v.*,
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
+                          u.c3 AS "public_id", u.c4 AS "amount", u.c5 AS "deleted_at", u.c6 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5,
+                                  unnest(a.a6) AS c6
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::numeric[] AS a4,
+                                          $6::timestamp with time zone[] AS a5,
+                                          $7::timestamp with time zone[] AS a6
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."public_id" AS pgonce_s3,
          s."amount" AS pgonce_s4,
-       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
                  AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
@@ -242,16 +268,25 @@ SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
 -- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
 WITH event AS (
   SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
-    FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1::text COLLATE pg_catalog."C" AS "id", u.c2::text AS "status",
-                          u.c3::text AS "public_id", u.c4::numeric AS "amount",
-                          u.c5::timestamp with time zone AS "deleted_at",
-                          u.c6::timestamp with time zone AS "updated_at"
-                    FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS u (pgonce_pos, c1, c2, c3, c4, c5, c6)) AS v) AS q
+    FROM (SELECT v.*,
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
+                          u.c3 AS "public_id", u.c4 AS "amount", u.c5 AS "deleted_at", u.c6 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5,
+                                  unnest(a.a6) AS c6
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::numeric[] AS a4,
+                                          $6::timestamp with time zone[] AS a5,
+                                          $7::timestamp with time zone[] AS a6
+                                  OFFSET 0) AS a) AS u) AS v) AS q
 ), judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."public_id" AS pgonce_s3,
          s."amount" AS pgonce_s4, s."deleted_at" AS pgonce_s5, s."updated_at" AS pgonce_s6,
-       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
                  AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
