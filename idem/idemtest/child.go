@@ -87,8 +87,6 @@ func tail(out []byte) string {
 }
 
 // childTask returns what this process is to do, where it is a child of this very call.
-func (l *lab[D]) keyText() string { return "" }
-
 func (l *lab[D]) childTask() (spec childSpec, ok bool) {
 	if err := json.Unmarshal([]byte(os.Getenv(childEnv)), &spec); err != nil {
 		l.t.Fatalf("idemtest: read %s: %v", childEnv, err)

@@ -49,7 +49,7 @@ func run[D any](t TB, k Kit[D], parts ...part[D]) {
 		l.beChild()
 		return
 	}
-	err := l.prepare()
+	var err error
 	for _, p := range parts {
 		if err == nil {
 			l.call = p.name
@@ -93,6 +93,11 @@ func (l *lab[D]) end(keep string) {
 	if l.srv == nil {
 		return
 	}
+	for _, st := range l.all {
+		if st.pool != nil {
+			st.pool.Close()
+		}
+	}
 	if err := l.srv.close(keep); err != nil {
 		l.t.Logf("idemtest: remove the copies of the database: %v", err)
 	}
@@ -112,8 +117,11 @@ func (l *lab[D]) finish(err error) {
 		return
 	}
 	l.end(f.database)
-	l.t.Fatalf("idemtest: %s: %s%s\n\tseed %d; to replay: %s\n\tthe database is kept: %s",
-		l.call, f.sentence, f.rows, l.Seed, l.replay(f.round), f.database)
+	kept := ""
+	if f.database != "" {
+		kept = "\n\tthe database is kept: " + f.database
+	}
+	l.t.Fatalf("idemtest: %s: %s%s\n\tseed %d; to replay: %s%s", l.call, f.sentence, f.rows, l.Seed, l.replay(f.round), kept)
 }
 
 // replay is the command that runs this call again, with the same choices.

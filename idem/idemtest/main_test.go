@@ -63,9 +63,10 @@ type payment struct {
 	ID      string
 	Account string
 	Amount  int
+	Version int
 }
 
-var payments = []payment{{"evt_1", "alice", 100}, {"evt_2", "bob", 250}}
+var payments = []payment{{"evt_1", "alice", 100, 1}, {"evt_2", "bob", 250, 1}}
 
 var credits = idem.Scope{Source: "payments", Operation: "credit"}
 

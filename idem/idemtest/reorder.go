@@ -3,6 +3,7 @@ package idemtest
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -170,6 +171,9 @@ func (l *lab[D]) stage() (*stage, *baseline, error) {
 	if l.base != nil {
 		return l.all[0], l.base, l.all[0].reset(l.ctx)
 	}
+	if err := l.prepare(); err != nil {
+		return nil, nil, fmt.Errorf("prepare the database: %w", err)
+	}
 	st, err := newStage(l.ctx, l.srv, l.cat, l.original)
 	if err != nil {
 		return nil, nil, err
@@ -179,12 +183,12 @@ func (l *lab[D]) stage() (*stage, *baseline, error) {
 	return st, l.base, err
 }
 
-// stages returns up to maxStages stages, in whatever state. With a Probe there is one.
+// stages returns the stages for rounds that run at once, in whatever state. With a Probe there is one.
 func (l *lab[D]) stages() ([]*stage, *baseline, error) {
 	if _, _, err := l.stage(); err != nil {
 		return nil, nil, err
 	}
-	for l.Probe == nil && len(l.all) < maxStages {
+	for l.Probe == nil && len(l.all) < min(maxStages, runtime.GOMAXPROCS(0)) {
 		st, err := newStage(l.ctx, l.srv, l.cat, l.original)
 		if err != nil {
 			return nil, nil, err
@@ -194,7 +198,7 @@ func (l *lab[D]) stages() ([]*stage, *baseline, error) {
 	return l.all, l.base, nil
 }
 
-// maxStages is how many rounds run at once.
+// maxStages is how many rounds run at once, at most: one a core.
 const maxStages = 4
 
 // inStages runs work in every stage, and returns the first error.
