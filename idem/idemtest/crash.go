@@ -100,7 +100,7 @@ func (l *lab[D]) points(b *baseline) (all []point) {
 			chosen = append(chosen, i)
 		}
 	}
-	for _, fault := range []string{resetFault, otherFault, raceFault, endFault, killFault} {
+	for _, fault := range []string{resetFault, raceFault, otherFault, endFault, killFault} {
 		for _, i := range chosen {
 			if fault == otherFault || fault == raceFault {
 				all = append(all, point{Delivery: i, N: 1, Fault: fault}) // and on, until there is no write any more

@@ -314,9 +314,11 @@ func TestMisuse(t *testing.T) {
 			}
 			message := failure(t, func(tb idemtest.TB) { c.call(k, tb) })
 			t.Log(message)
-			require.Contains(t, message, c.want)
-			require.Contains(t, message, "to replay: IDEMTEST_SEED=")
-			require.Contains(t, message, "the database is kept: idemtest_")
+			if !idemtest.Child() {
+				require.Contains(t, message, c.want)
+				require.Contains(t, message, "to replay: IDEMTEST_SEED=")
+				require.Contains(t, message, "the database is kept: idemtest_")
+			}
 			if c.mended != nil {
 				k.Handler = onPool(c.mended)
 				c.call(k, t)

@@ -99,6 +99,7 @@ func steps(trace []faultconn.Message) []step {
 		tx      int
 		pending []string
 		last    string // tag
+		begun   bool   // a transaction that only COMMIT ends
 	}
 	sessions := map[int]*session{}
 	txs := 0
@@ -129,9 +130,14 @@ func steps(trace []faultconn.Message) []step {
 			if s.last = m.Tag; m.Type == "ErrorResponse" {
 				s.last = "ROLLBACK"
 			}
+			s.begun = s.begun || m.Tag == "BEGIN"
+			if !s.begun && m.Type == "CommandComplete" {
+				st.end = "COMMIT" // it is on its own
+			}
 			all = append(all, st)
 		case m.Type == "ReadyForQuery":
 			s.pending = nil
+			s.begun = m.Status != 'I'
 			if m.Status == 'I' {
 				end := "COMMIT" // also what a statement without a transaction does
 				if s.last == "ROLLBACK" {
