@@ -126,7 +126,7 @@ func (l *lab[D]) beChild() {
 	p := spec.Point
 	w := newWire(nil)
 	if p.N > 0 {
-		w = newCut(p.fits(), p.N, faultconn.Pass, die)
+		w = newCut(p.fits(), 1, faultconn.Pass, die)
 	}
 	a, err := l.act(&stage{srv: &server{cfg: cfg}, name: spec.Database}, w)
 	if err == nil {

@@ -57,6 +57,8 @@ func (l *lab[D]) makeBase(st *stage) (*baseline, error) {
 			}
 		}
 	}
+	// Some statements are sent only once by a process, the first time.
+	first.traces = second.traces
 	return first, st.reset(l.ctx)
 }
 

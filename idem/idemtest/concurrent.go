@@ -119,7 +119,7 @@ func (l *lab[D]) queue() (all []int) {
 // breakOff makes a delivery that ends early, at a statement chosen at random: its context ends, or its connection is
 // lost. It returns false where that could not be done.
 func (l *lab[D]) breakOff(st *stage, b *baseline, i int, r *rand.Rand) bool {
-	n := len(statements(b.traces[i]))
+	n := len(sent(b.traces[i]))
 	if n == 0 {
 		return false
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -43,6 +42,8 @@ type point struct {
 	N        int    // the how manieth statement of the delivery; 0: none, the handler has returned
 	After    bool   // after it was done, before its reply
 	SQL      string // of it
+	Text     string // the message, as a trace shows it: without literals, so that it is the same in every run
+	Nth      int    // how often the delivery has sent the same text by then
 	Fault    string
 }
 
@@ -81,12 +82,33 @@ func (p point) commit() bool {
 	return faultconn.Commit(faultconn.Message{From: faultconn.Frontend, Type: "Query", SQL: p.SQL})
 }
 
-// fits chooses the message.
+// fits returns what chooses the message: the statement by its text, for a process that has just begun may send others
+// before it; or the server's word that it is done. The result is for one run.
 func (p point) fits() func(faultconn.Message) bool {
-	if p.After {
-		return completed
+	var mu sync.Mutex
+	seen := 0
+	pending := map[int][]bool{} // by connection: statements without an answer, and whether this is the one
+	return func(m faultconn.Message) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case faultconn.Statement(m):
+			chosen := m.String() == p.Text
+			if chosen {
+				seen++
+				chosen = seen == p.Nth
+			}
+			pending[m.Conn] = append(pending[m.Conn], chosen)
+			return chosen && !p.After
+		case m.Type == "ReadyForQuery":
+			delete(pending, m.Conn)
+		case completed(m) && len(pending[m.Conn]) > 0:
+			chosen := pending[m.Conn][0]
+			pending[m.Conn] = pending[m.Conn][1:]
+			return chosen && p.After
+		}
+		return false
 	}
-	return faultconn.Statement
 }
 
 // points lists where to cut, the cheap faults first: they also tell most.
@@ -94,7 +116,10 @@ func (l *lab[D]) points(b *baseline) (all []point) {
 	seen := map[string]bool{}
 	var chosen []int
 	for i, trace := range b.traces {
-		shape := strings.Join(statements(trace), "\x00")
+		var shape string
+		for _, m := range sent(trace) {
+			shape += m.String() + "\x00"
+		}
 		if !seen[shape] {
 			seen[shape] = true
 			chosen = append(chosen, i)
@@ -113,8 +138,14 @@ func (l *lab[D]) points(b *baseline) (all []point) {
 }
 
 func pointsOf(i int, trace []faultconn.Message, fault string) (all []point) {
-	for n, sql := range statements(trace) {
-		all = append(all, point{Delivery: i, N: n + 1, SQL: sql, Fault: fault}, point{Delivery: i, N: n + 1, SQL: sql, Fault: fault, After: true})
+	nth := map[string]int{}
+	for n, m := range sent(trace) {
+		text := m.String()
+		nth[text]++
+		p := point{Delivery: i, N: n + 1, SQL: m.SQL, Text: text, Nth: nth[text], Fault: fault}
+		after := p
+		after.After = true
+		all = append(all, p, after)
 	}
 	if fault == killFault {
 		all = append(all, point{Delivery: i, Fault: fault, After: true})
@@ -270,13 +301,13 @@ func (l *lab[D]) disturb(st *stage, r *result[D]) (hit bool, err error) {
 			return false, err
 		}
 	case resetFault:
-		w = newCut(p.fits(), p.N, faultconn.Reset, nil)
+		w = newCut(p.fits(), 1, faultconn.Reset, nil)
 	case endFault:
 		mode := faultconn.Pass // on to a session that has gone
 		if p.After {
 			mode = faultconn.DropBefore
 		}
-		w = newCut(p.fits(), p.N, mode, func(m faultconn.Message) { _ = st.terminate(l.ctx, m.PID) })
+		w = newCut(p.fits(), 1, mode, func(m faultconn.Message) { _ = st.terminate(l.ctx, m.PID) })
 	}
 	if r.acting, err = l.act(st, w); err != nil {
 		return false, err

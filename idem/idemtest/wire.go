@@ -155,11 +155,11 @@ func steps(trace []faultconn.Message) []step {
 	return all
 }
 
-// statements returns the SQL of the statements that a trace's client sent, in order.
-func statements(trace []faultconn.Message) (all []string) {
+// sent returns the messages of a trace that sent a statement, in order.
+func sent(trace []faultconn.Message) (all []faultconn.Message) {
 	for _, m := range trace {
 		if !m.Outside && faultconn.Statement(m) {
-			all = append(all, m.SQL)
+			all = append(all, m)
 		}
 	}
 	return all
