@@ -103,14 +103,15 @@ func credit(ctx context.Context, tx pgx.Tx, p payment) error {
 	return err
 }
 
-// sound is a handler as it should be.
-func sound(db *idemtest.DB) func(context.Context, payment) error {
-	pool := db.Pool()
+// soundOn is a handler as it should be.
+func soundOn(pool *pgxpool.Pool) handler {
 	return func(ctx context.Context, p payment) error {
 		_, err := idem.Run(ctx, pool, credits.Key(p.ID), func(ctx context.Context, tx pgx.Tx) error { return credit(ctx, tx, p) })
 		return err
 	}
 }
+
+func sound(db *idemtest.DB) func(context.Context, payment) error { return soundOn(db.Pool()) }
 
 func TestSound(t *testing.T) {
 	t.Parallel()
