@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/idem/idemtest"
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
 
@@ -23,7 +24,7 @@ import (
 const asProgram = "PAYMENTS_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
+	if os.Getenv(asProgram) != "" && !idemtest.Child() {
 		main()
 		return
 	}

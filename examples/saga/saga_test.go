@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgonce/pgonce/idem/idemtest"
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
 
@@ -17,7 +18,7 @@ import (
 const asProgram = "SAGA_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
+	if os.Getenv(asProgram) != "" && !idemtest.Child() {
 		main()
 		return
 	}

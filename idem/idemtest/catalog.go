@@ -1,0 +1,256 @@
+package idemtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// ownSchema holds what the kit keeps inside of a copy.
+const ownSchema = "idemtest"
+
+const listTables = `
+SELECT c.oid::bigint, n.nspname::text, c.relname::text, pg_table_is_visible(c.oid)
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+	AND n.nspname NOT IN ('information_schema', 'idemtest') AND n.nspname !~ '^pg_'
+	AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+ORDER BY 2, 3`
+
+// listColumns says of each column whether its value can differ from run to run, by its default. The functions that a
+// default calls are in its expression tree; pg_depend does not tell of those that come with PostgreSQL.
+const listColumns = `
+SELECT a.attrelid::bigint, a.attname::text, a.attgenerated <> '',
+	a.attidentity <> '' OR a.attgenerated <> '' OR coalesce(
+		d.adbin::text ~ '\{(SQLVALUEFUNCTION|NEXTVALUEEXPR)' OR EXISTS (
+			SELECT FROM regexp_matches(d.adbin::text, ':(?:funcid|opfuncid) (\d+)', 'g') AS f (id)
+			JOIN pg_proc p ON p.oid = f.id[1]::oid
+			WHERE p.provolatile <> 'i'), false)
+FROM pg_attribute a
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = ANY ($1::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum`
+
+// listForeignKeys pairs each column that refers to another with that one.
+const listForeignKeys = `
+SELECT c.conrelid::bigint, a.attname::text, c.confrelid::bigint, fa.attname::text
+FROM pg_constraint c
+CROSS JOIN LATERAL unnest(c.conkey, c.confkey) AS k (num, fnum)
+JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.num
+JOIN pg_attribute fa ON fa.attrelid = c.confrelid AND fa.attnum = k.fnum
+WHERE c.contype = 'f' AND c.conrelid = ANY ($1::bigint[]::oid[])`
+
+const listSequences = `SELECT format('%I.%I', schemaname, sequencename) FROM pg_sequences WHERE schemaname <> 'idemtest' ORDER BY 1`
+
+// column is a column of a user's table.
+type column struct {
+	name      string
+	generated bool
+	volatile  bool // not compared
+}
+
+// userTable is a table that the handler may write to.
+type userTable struct {
+	oid      int64
+	schema   string
+	name     string
+	visible  bool // found without its schema
+	compared bool
+	dedup    bool
+	columns  []column
+}
+
+func (t *userTable) sql() string { return pg.Quote(t.schema) + "." + pg.Quote(t.name) }
+
+// String returns the name that a person would use.
+func (t *userTable) String() string {
+	if t.visible {
+		return t.name
+	}
+	return t.schema + "." + t.name
+}
+
+// is says whether a user's word means this table.
+func (t *userTable) is(name pg.Name) bool {
+	return name.Table == t.name && (name.Schema == t.schema || name.Schema == "" && t.visible)
+}
+
+func (t *userTable) column(name string) *column {
+	for i := range t.columns {
+		if t.columns[i].name == name {
+			return &t.columns[i]
+		}
+	}
+	return nil
+}
+
+// columnList returns the quoted names of the columns that pass.
+func (t *userTable) columnList(pass func(column) bool) string {
+	var names []string
+	for _, c := range t.columns {
+		if pass(c) {
+			names = append(names, pg.Quote(c.name))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+func written(c column) bool { return !c.generated }
+
+func stable(c column) bool { return !c.volatile }
+
+// catalog is what there is in the user's database.
+type catalog struct {
+	tables    []*userTable
+	sequences []string // quoted
+}
+
+// readCatalog reads the tables of a database; tables, ignore and dedup are the fields of the Kit.
+func readCatalog(ctx context.Context, pool *pgxpool.Pool, tables, ignore []string, dedups []dedup.Table) (*catalog, error) {
+	cat := &catalog{}
+	byOID := map[int64]*userTable{}
+	var oids []int64
+	rows, err := pool.Query(ctx, listTables)
+	if err != nil {
+		return nil, err
+	}
+	var t userTable
+	if _, err := pgx.ForEachRow(rows, []any{&t.oid, &t.schema, &t.name, &t.visible}, func() error {
+		found := t
+		cat.tables = append(cat.tables, &found)
+		byOID[t.oid] = &found
+		oids = append(oids, t.oid)
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if rows, err = pool.Query(ctx, listColumns, oids); err != nil {
+		return nil, err
+	}
+	var oid int64
+	var c column
+	if _, err := pgx.ForEachRow(rows, []any{&oid, &c.name, &c.generated, &c.volatile}, func() error {
+		byOID[oid].columns = append(byOID[oid].columns, c)
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if rows, err = pool.Query(ctx, listSequences); err != nil {
+		return nil, err
+	}
+	if cat.sequences, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		return nil, err
+	}
+	if err := cat.choose(tables, ignore, dedups); err != nil {
+		return nil, err
+	}
+	return cat, cat.followForeignKeys(ctx, pool, byOID, oids)
+}
+
+// choose marks what is to be compared.
+func (cat *catalog) choose(tables, ignore []string, dedups []dedup.Table) error {
+	for _, t := range cat.tables {
+		t.compared = len(tables) == 0
+	}
+	for _, text := range tables {
+		t, err := cat.find(text)
+		if err != nil {
+			return fmt.Errorf("Kit.Tables: %w", err)
+		}
+		t.compared = true
+	}
+	if len(dedups) == 0 {
+		if t, err := cat.find(dedupName(dedup.Table{})); err == nil {
+			t.markDedup()
+		}
+	}
+	for _, d := range dedups {
+		t, err := cat.find(dedupName(d))
+		if err != nil {
+			return fmt.Errorf("Kit.Dedup: %w", err)
+		}
+		t.markDedup()
+	}
+	for _, text := range ignore {
+		i := strings.LastIndexByte(text, '.')
+		if i < 0 {
+			return fmt.Errorf("Kit.Ignore: %q is not of the form table.column", text)
+		}
+		t, err := cat.find(text[:i])
+		if err != nil {
+			return fmt.Errorf("Kit.Ignore: %w", err)
+		}
+		c := t.column(text[i+1:])
+		if c == nil {
+			return fmt.Errorf("Kit.Ignore: the table %v has no column %s", t, text[i+1:])
+		}
+		c.volatile = true
+	}
+	return nil
+}
+
+// markDedup leaves of a table of package dedup what makes the key: attempts and times differ from run to run, and are the
+// library's own business.
+func (t *userTable) markDedup() {
+	t.dedup = true
+	for i := range t.columns {
+		t.columns[i].volatile = !slices.Contains([]string{"source", "operation", "key"}, t.columns[i].name)
+	}
+}
+
+func dedupName(t dedup.Table) string {
+	if t.Name == "" {
+		return "processed_events"
+	}
+	return t.Name
+}
+
+func (cat *catalog) find(text string) (*userTable, error) {
+	name, err := pg.ParseName(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range cat.tables {
+		if t.is(name) {
+			return t, nil
+		}
+	}
+	return nil, fmt.Errorf("there is no table %s", text)
+}
+
+// followForeignKeys marks columns that refer to one that differs from run to run.
+func (cat *catalog) followForeignKeys(ctx context.Context, pool *pgxpool.Pool, byOID map[int64]*userTable, oids []int64) error {
+	type pair struct{ from, to *column }
+	var pairs []pair
+	var table, to int64
+	var name, toName string
+	rows, err := pool.Query(ctx, listForeignKeys, oids)
+	if err != nil {
+		return err
+	}
+	if _, err := pgx.ForEachRow(rows, []any{&table, &name, &to, &toName}, func() error {
+		if byOID[to] != nil {
+			pairs = append(pairs, pair{byOID[table].column(name), byOID[to].column(toName)})
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for changed := true; changed; {
+		changed = false
+		for _, p := range pairs {
+			if p.to.volatile && !p.from.volatile {
+				p.from.volatile, changed = true, true
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package idemtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/internal/faultconn"
+)
+
+// baseline is what the deliveries do when each is made once, in order, and nothing is in the way.
+type baseline struct {
+	states []snapshot            // states[i] is before delivery i, states[i+1] after it
+	traces [][]faultconn.Message // of delivery i
+	probes []map[string]int      // what delivery i added elsewhere
+}
+
+// makeBase makes the baseline, in a stage that was reset. It is made twice: what differs then cannot be compared later.
+func (l *lab[D]) makeBase(st *stage) (*baseline, error) {
+	first, err := l.cleanRun(st)
+	if err != nil {
+		return nil, err
+	}
+	if err := st.reset(l.ctx); err != nil {
+		return nil, err
+	}
+	// In a round with a fault, sequences lose values to transactions that are rolled back.
+	if err := st.skipSequences(l.ctx, 1000); err != nil {
+		return nil, err
+	}
+	second, err := l.cleanRun(st)
+	if err != nil {
+		return nil, err
+	}
+	for i := range first.states {
+		columns, names := unstableColumns(first.states[i].without(), second.states[i].without())
+		for _, c := range columns {
+			c.volatile = true
+		}
+		if len(names) > 0 {
+			l.t.Logf("idemtest: %s: not compared, for it differs between two runs that nothing disturbed: %s", l.call, strings.Join(names, ", "))
+		}
+	}
+	for i := range first.states {
+		first.states[i] = first.states[i].without()
+		if d := diff(first.states[i], second.states[i].without()); len(d) > 0 {
+			return nil, &finding{
+				sentence: fmt.Sprintf("two runs of %s that nothing disturbed end differently (%s): the handler takes something from elsewhere than the delivery and the database",
+					l.upTo(i), summary(d)),
+				rows: lines(d), database: st.name,
+			}
+		}
+	}
+	// Some statements are sent only once by a process, the first time.
+	first.traces = second.traces
+	return first, st.reset(l.ctx)
+}
+
+// upTo names the first n deliveries.
+func (l *lab[D]) upTo(n int) string {
+	if n == 1 {
+		return "the first delivery"
+	}
+	return fmt.Sprintf("the first %d deliveries", n)
+}
+
+func (l *lab[D]) cleanRun(st *stage) (*baseline, error) {
+	b := &baseline{}
+	state, err := l.cat.take(l.ctx, st.pool)
+	if err != nil {
+		return nil, err
+	}
+	b.states = append(b.states, state)
+	for i := range l.Deliveries {
+		before, err := l.probe()
+		if err != nil {
+			return nil, err
+		}
+		trace, err := l.cleanDelivery(st, i)
+		if err != nil {
+			return nil, err
+		}
+		after, err := l.probe()
+		if err != nil {
+			return nil, err
+		}
+		if state, err = l.cat.take(l.ctx, st.pool); err != nil {
+			return nil, err
+		}
+		b.states = append(b.states, state)
+		b.traces = append(b.traces, trace)
+		b.probes = append(b.probes, since(before, after))
+	}
+	return b, nil
+}
+
+// cleanDelivery makes delivery i once, with connections of its own.
+func (l *lab[D]) cleanDelivery(st *stage, i int) ([]faultconn.Message, error) {
+	w := newWire(nil)
+	a, err := l.act(st, w)
+	if err != nil {
+		return nil, err
+	}
+	defer a.close()
+	if err := l.deliver(l.ctx, a, l.Deliveries[i]); err != nil {
+		return nil, &finding{
+			sentence: fmt.Sprintf("%s failed, though it was the first and nothing was in its way: %v", l.name(i), err),
+			database: st.name,
+		}
+	}
+	if f := l.leftOpen(a, i, "with nothing in its way"); f != nil {
+		return nil, f
+	}
+	return w.script.Trace(), nil
+}
+
+// leftOpen finds a transaction or a connection that a delivery did not give back.
+func (l *lab[D]) leftOpen(a *acting[D], i int, point string) *finding {
+	leaked := a.db.idle(time.Second)
+	if leaked == nil {
+		leaked = a.st.settle(l.ctx)
+	}
+	if leaked == nil || !errors.Is(leaked, errLeaked) && !errors.Is(leaked, errOpen) {
+		return nil
+	}
+	return &finding{
+		sentence: fmt.Sprintf("%s, %s: leaked transaction: the handler returned and left a transaction or a connection open, "+
+			"which keeps its locks and is missing in the pool; end it on every path (defer tx.Rollback)", l.name(i), point),
+		database: a.st.name,
+	}
+}
+
+// name says which delivery i is.
+func (l *lab[D]) name(i int) string {
+	return fmt.Sprintf("delivery %d of %d, %s", i+1, len(l.Deliveries), cut(fmt.Sprintf("%+v", l.Deliveries[i]), 80))
+}
+
+// skipSequences moves the user's sequences on.
+func (st *stage) skipSequences(ctx context.Context, n int) error {
+	b := &pgx.Batch{}
+	for _, name := range st.cat.sequences {
+		b.Queue(fmt.Sprintf(`SELECT setval('%s', last_value + %d) FROM %s`, strings.ReplaceAll(name, "'", "''"), n, name))
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	return st.pool.SendBatch(ctx, b).Close()
+}
+
+// probeDiff says how the effects elsewhere differ from what they should be, or "".
+func probeDiff(want, got map[string]int) (sentence, rows string) {
+	var parts []string
+	keys := slices.Sorted(maps.Keys(want))
+	for _, k := range slices.Sorted(maps.Keys(got)) {
+		if _, ok := want[k]; !ok {
+			keys = append(keys, k)
+		}
+	}
+	for _, k := range keys {
+		if want[k] == got[k] {
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%d times instead of %d", got[k], want[k]))
+		rows += fmt.Sprintf("\n\t%s %s: %d times instead of %d", map[bool]string{true: "+", false: "-"}[got[k] > want[k]], cut(k, maxRow), got[k], want[k])
+	}
+	if len(parts) == 0 {
+		return "", ""
+	}
+	return "an effect outside of the database was made " + parts[0], rows
+}

@@ -1,0 +1,163 @@
+package idemtest
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/idem"
+)
+
+// TB is what the kit needs of a test: a *testing.T fits. Fatalf must not return, as that of testing.TB does not. It is
+// called on the goroutine that called the kit.
+type TB interface {
+	Helper()
+	Name() string
+	Logf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Cleanup(func())
+}
+
+// Kit describes a handler to the kit: how it is made, what it is given, and what it works on. DSN, Handler and Deliveries
+// are needed; every other field may be zero. D is the type of a delivery, whatever the handler takes.
+//
+// A Kit is a plain value. Its methods change nothing in it, fail the test with one message or return, and may be called
+// in any order, in parallel tests too, unless there is a Probe.
+type Kit[D any] struct {
+	// DSN is the connection string of a test database, in any form that pgx takes. The kit does not write to that
+	// database: it works in copies (CREATE DATABASE ... TEMPLATE), so the role must be allowed to create databases, and
+	// nobody else may be connected to the database while it is copied. Copies are named idemtest_..., and dropped at the
+	// end; after a failure one stays, and its name is in the message.
+	DSN string
+
+	// Setup makes what is not in the database yet: tables, and rows that the handler expects. It is called once for each
+	// call of the kit, on the copy.
+	Setup func(ctx context.Context, pool *pgxpool.Pool) error
+
+	// Handler makes the handler under test, on the connections of db and no others: it is there that the kit cuts. It is
+	// called for every round anew, as at the start of a program, and from several goroutines. The handler is called with
+	// each delivery; nil is its acknowledgement, anything else (a panic too) means that the delivery must come again. For
+	// a web server see [HTTP].
+	Handler func(db *DB) func(ctx context.Context, d D) error
+
+	// Deliveries are events of different ids, one delivery of each, in the order in which they happened. They are
+	// delivered as often and in such orders as it takes, from several goroutines: the handler must not change them. What
+	// the handler cannot do on a first delivery (an error on purpose) does not belong here.
+	Deliveries []D
+
+	// Keys are the functions that make the handler's keys, one for each of its operations. [Kit.Collide] needs them.
+	Keys []func(D) idem.Key
+
+	// Event makes the n-th of many different events, for [Kit.Load].
+	Event func(n int) D
+
+	// Dedup are the tables of package dedup that back the handler's keys. Of them source, operation and key are compared,
+	// and nothing else. None given: processed_events, where it is there.
+	Dedup []dedup.Table
+
+	// Constraints name the unique constraints (or unique indexes) that back the keys of a handler that uses a table of its
+	// own instead. [Kit.Backed] looks at them.
+	Constraints []string
+
+	// Tables are the tables to compare, with their schema or without. None given: all of the database, save for those of
+	// extensions.
+	Tables []string
+
+	// Ignore lists further columns, as "table.column", that may differ from run to run. These are found without being
+	// told: columns whose default is not immutable (now(), gen_random_uuid(), nextval), identity and generated columns,
+	// columns with a foreign key to one of these, and columns that differ between two runs of a handler that nothing
+	// disturbed, which are logged. Rows are counted and compared without them.
+	Ignore []string
+
+	// Probe returns the effects elsewhere, a line for each: the mails in a fake mailbox, the charges of a fake provider.
+	// They are compared like rows, and only ever grow. With a Probe one round is run at a time. It has to see what
+	// all handlers of this process did; rounds in which a process is killed are not compared by it.
+	Probe func(ctx context.Context) ([]string, error)
+
+	// Configure, where not nil, changes the pool's configuration before it is used: exec mode, hooks, a tracer.
+	Configure func(cfg *pgxpool.Config)
+
+	// Workers is how many deliveries are made at once where several are. 0 means 8.
+	Workers int
+
+	// Timeout bounds one call of the handler. 0 means 10 seconds. A delivery that must come again is given three times as
+	// long in all.
+	Timeout time.Duration
+
+	// Duration is how long [Kit.Load] lasts. 0 means 2 seconds.
+	Duration time.Duration
+
+	// Seed is where orders and faults come from, where they are chosen at random. 0 means a new one each time. The
+	// environment variable IDEMTEST_SEED, which is part of the command that replays a failure, goes first.
+	Seed uint64
+}
+
+// All makes DoubleSubmit, Crash, Reorder, Concurrent and Backed, and Collide where there are Keys, until one of them fails.
+// They share their databases, which is faster than one by one.
+func (k Kit[D]) All(t TB) {
+	t.Helper()
+	parts := []part[D]{
+		{"DoubleSubmit", (*lab[D]).doubleSubmit}, {"Crash", (*lab[D]).crash}, {"Reorder", (*lab[D]).reorder},
+		{"Concurrent", (*lab[D]).concurrent}, {"Backed", (*lab[D]).backed},
+	}
+	if len(k.Keys) > 0 {
+		parts = append(parts, part[D]{"Collide", (*lab[D]).collide})
+	}
+	run(t, k, parts...)
+}
+
+const (
+	defaultWorkers  = 8
+	defaultTimeout  = 10 * time.Second
+	defaultDuration = 2 * time.Second
+
+	// The kit's own time limits: what is beyond them hangs.
+	setupTimeout = 2 * time.Minute
+	callTimeout  = 10 * time.Minute
+)
+
+// Environment variables that are part of a command that replays a failure.
+const (
+	seedEnv  = "IDEMTEST_SEED"
+	roundEnv = "IDEMTEST_ROUND"
+)
+
+// withDefaults returns k with every zero field that has a default filled in.
+func (k Kit[D]) withDefaults() Kit[D] {
+	if k.Workers == 0 {
+		k.Workers = defaultWorkers
+	}
+	if k.Timeout == 0 {
+		k.Timeout = defaultTimeout
+	}
+	if k.Duration == 0 {
+		k.Duration = defaultDuration
+	}
+	if s, err := strconv.ParseUint(os.Getenv(seedEnv), 10, 64); err == nil {
+		k.Seed = s
+	}
+	if k.Seed == 0 {
+		k.Seed = rand.Uint64N(1_000_000) + 1
+	}
+	return k
+}
+
+// problem says what is missing in k, or "".
+func (k Kit[D]) problem() string {
+	switch {
+	case k.DSN == "" && !Child():
+		return "Kit.DSN is empty: which database?"
+	case k.Handler == nil:
+		return "Kit.Handler is nil: what is to be tested?"
+	case len(k.Deliveries) == 0:
+		return "Kit.Deliveries is empty: give at least one event"
+	case k.Workers < 0 || k.Timeout < 0 || k.Duration < 0:
+		return "Kit.Workers, Timeout and Duration must not be negative"
+	}
+	return ""
+}

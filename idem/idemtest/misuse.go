@@ -1,0 +1,41 @@
+package idemtest
+
+import (
+	"strings"
+
+	"github.com/pgonce/pgonce/internal/faultconn"
+)
+
+// The misuse that a failure comes from, a sentence each. What happened to the rows decides whether a handler fails; the
+// trace of its statements only decides which of these it is told.
+const (
+	noKey = "no key: nothing recognises the second delivery; claim a key that comes from the delivery alone, in the transaction of the effect"
+	keyOf = "time or random part in the key: the second delivery has another key than the first; make it of the sender's id alone"
+	check = "check-then-insert: each delivery looked before any had written, found nothing, and wrote; " +
+		"let a unique constraint decide (INSERT ... ON CONFLICT, as idem.Do does)"
+	race = "no constraint: the deliveries ran into each other; what decides must be a unique constraint, and in the transaction of the effect"
+)
+
+// misuseOfRepeat names what let a second delivery through. changed is what it did.
+func misuseOfRepeat(changed []tableDiff) string {
+	for _, d := range changed {
+		if d.table.dedup && d.repeated() > 0 {
+			return keyOf
+		}
+	}
+	return noKey
+}
+
+// misuseOfRace names what let several deliveries through at once.
+func misuseOfRace(trace []faultconn.Message) string {
+	looked := map[int]bool{} // connections
+	for _, s := range steps(trace) {
+		switch {
+		case strings.HasPrefix(s.tag, "SELECT") && !mayWrite(s.sql):
+			looked[s.conn] = true
+		case s.wrote() && looked[s.conn]:
+			return check
+		}
+	}
+	return race
+}

@@ -1,0 +1,103 @@
+package idemtest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/pgerr"
+)
+
+// inUse is what CREATE DATABASE and DROP DATABASE say of a database that somebody is connected to.
+const inUse = "55006"
+
+// server makes copies of a database, and removes them.
+type server struct {
+	cfg *pgxpool.Config // of the user's database
+
+	mu    sync.Mutex // conn is used by one goroutine at a time
+	conn  *pgx.Conn  // to a database that is none of the copies
+	names []string
+}
+
+// newServer connects to the server of dsn, but not to the database that dsn names, which is to be copied.
+func newServer(ctx context.Context, dsn string) (*server, error) {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("read Kit.DSN: %w", err)
+	}
+	var errs []error
+	for _, maintenance := range []string{"postgres", "template1"} {
+		admin := cfg.ConnConfig.Copy()
+		if maintenance == admin.Database {
+			continue
+		}
+		admin.Database = maintenance
+		conn, err := pgx.ConnectConfig(ctx, admin)
+		if err == nil {
+			return &server{cfg: cfg, conn: conn}, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("connect to the database postgres or template1, from where others are copied: %w", errors.Join(errs...))
+}
+
+// clone copies a database.
+func (s *server) clone(ctx context.Context, from string) (string, error) {
+	name := "idemtest_" + strings.ToLower(rand.Text()[:12])
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		_, err := s.conn.Exec(ctx, `CREATE DATABASE `+pg.Quote(name)+` TEMPLATE `+pg.Quote(from))
+		switch {
+		case err == nil:
+			s.names = append(s.names, name)
+			return name, nil
+		case !pgerr.Is(err, inUse) || time.Now().After(deadline) || ctx.Err() != nil:
+			return "", fmt.Errorf("copy the database %s (nobody may be connected to it, and the role needs CREATEDB): %w", from, err)
+		}
+		time.Sleep(20 * time.Millisecond) // a session that is just closing
+	}
+}
+
+// drop removes a copy, with whoever is still connected to it.
+func (s *server) drop(ctx context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := s.conn.Exec(ctx, `DROP DATABASE IF EXISTS `+pg.Quote(name)+` WITH (FORCE)`)
+	if err == nil {
+		s.names = slices.DeleteFunc(s.names, func(n string) bool { return n == name })
+	}
+	return err
+}
+
+// close removes all copies but the one to keep, and the connection.
+func (s *server) close(keep string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+	defer cancel()
+	var errs []error
+	for _, name := range slices.Clone(s.names) {
+		if name != keep {
+			errs = append(errs, s.drop(ctx, name))
+		}
+	}
+	return errors.Join(append(errs, s.conn.Close(ctx))...)
+}
+
+// pool returns a pool on one of the copies. Nothing cuts its connections.
+func (s *server) pool(ctx context.Context, database string, most int32) (*pgxpool.Pool, error) {
+	cfg := s.cfg.Copy()
+	cfg.ConnConfig.Database = database
+	cfg.MinConns, cfg.MinIdleConns, cfg.MaxConns = 0, 0, most
+	return pgxpool.NewWithConfig(ctx, cfg)
+}
