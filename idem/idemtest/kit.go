@@ -102,8 +102,11 @@ type Kit[D any] struct {
 func (k Kit[D]) All(t TB) {
 	t.Helper()
 	parts := []part[D]{
-		{"DoubleSubmit", (*lab[D]).doubleSubmit}, {"Crash", (*lab[D]).crash}, {"Reorder", (*lab[D]).reorder},
-		{"Concurrent", (*lab[D]).concurrent}, {"Backed", (*lab[D]).backed},
+		{"DoubleSubmit", (*lab[D]).doubleSubmit},
+		{"Crash", (*lab[D]).crash},
+		{"Reorder", (*lab[D]).reorder},
+		{"Concurrent", (*lab[D]).concurrent},
+		{"Backed", (*lab[D]).backed},
 	}
 	if len(k.Keys) > 0 {
 		parts = append(parts, part[D]{"Collide", (*lab[D]).collide})
