@@ -39,15 +39,6 @@ LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = ANY ($1::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum`
 
-// listForeignKeys pairs each column that refers to another with that one.
-const listForeignKeys = `
-SELECT c.conrelid::bigint, a.attname::text, c.confrelid::bigint, fa.attname::text
-FROM pg_constraint c
-CROSS JOIN LATERAL unnest(c.conkey, c.confkey) AS k (num, fnum)
-JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.num
-JOIN pg_attribute fa ON fa.attrelid = c.confrelid AND fa.attnum = k.fnum
-WHERE c.contype = 'f' AND c.conrelid = ANY ($1::bigint[]::oid[])`
-
 const listSequences = `SELECT format('%I.%I', schemaname, sequencename) FROM pg_sequences WHERE schemaname <> 'idemtest' ORDER BY 1`
 
 // column is a column of a user's table.
@@ -149,10 +140,7 @@ func readCatalog(ctx context.Context, pool *pgxpool.Pool, tables, ignore []strin
 	if cat.sequences, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 		return nil, err
 	}
-	if err := cat.choose(tables, ignore, dedups); err != nil {
-		return nil, err
-	}
-	return cat, cat.followForeignKeys(ctx, pool, byOID, oids)
+	return cat, cat.choose(tables, ignore, dedups)
 }
 
 // choose marks what is to be compared.
@@ -224,33 +212,4 @@ func (cat *catalog) find(text string) (*userTable, error) {
 		}
 	}
 	return nil, fmt.Errorf("there is no table %s", text)
-}
-
-// followForeignKeys marks columns that refer to one that differs from run to run.
-func (cat *catalog) followForeignKeys(ctx context.Context, pool *pgxpool.Pool, byOID map[int64]*userTable, oids []int64) error {
-	type pair struct{ from, to *column }
-	var pairs []pair
-	var table, to int64
-	var name, toName string
-	rows, err := pool.Query(ctx, listForeignKeys, oids)
-	if err != nil {
-		return err
-	}
-	if _, err := pgx.ForEachRow(rows, []any{&table, &name, &to, &toName}, func() error {
-		if byOID[to] != nil {
-			pairs = append(pairs, pair{byOID[table].column(name), byOID[to].column(toName)})
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	for changed := true; changed; {
-		changed = false
-		for _, p := range pairs {
-			if p.to.volatile && !p.from.volatile {
-				p.from.volatile, changed = true, true
-			}
-		}
-	}
-	return nil
 }

@@ -122,7 +122,7 @@ func (l *lab[D]) cleanDelivery(st *stage, i int) ([]faultconn.Message, error) {
 
 // leftOpen finds a transaction or a connection that a delivery did not give back.
 func (l *lab[D]) leftOpen(a *acting[D], i int, point string) *finding {
-	leaked := a.db.idle(time.Second)
+	leaked := a.db.idle(3 * time.Second)
 	if leaked == nil {
 		leaked = a.st.settle(l.ctx)
 	}

@@ -101,7 +101,7 @@ func (l *lab[D]) concurrent() error {
 	if sentence, rows := probeDiff(want, since(before, after)); l.Probe != nil && sentence != "" {
 		return &finding{sentence: fmt.Sprintf("%s: %s", what, sentence), rows: rows, database: st.name}
 	}
-	l.t.Logf("idemtest: Concurrent: %s", what)
+	l.said = ", " + what
 	return nil
 }
 

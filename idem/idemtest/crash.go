@@ -205,7 +205,7 @@ func (l *lab[D]) crash() error {
 	if len(found) > 0 {
 		return slices.MinFunc(found, func(a, b numbered) int { return cmp.Compare(a.n, b.n) }).err
 	}
-	l.t.Logf("idemtest: Crash: %d rounds, %d of them did not come to their point", made.Load(), missed.Load())
+	l.said = fmt.Sprintf(", %d rounds, %d of them did not come to their point", made.Load(), missed.Load())
 	return nil
 }
 

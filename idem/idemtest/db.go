@@ -45,7 +45,7 @@ func (db *DB) SQL() *sql.DB {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.sql == nil {
-		db.sql = stdlib.OpenDB(*db.cfg.ConnConfig)
+		db.sql = stdlib.OpenDB(*db.cfg.ConnConfig, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
 		db.sql.SetMaxOpenConns(int(db.cfg.MaxConns))
 		db.sql.SetMaxIdleConns(int(db.cfg.MaxConns))
 	}
@@ -64,6 +64,27 @@ func (st *stage) open(w *wire, workers int, configure func(*pgxpool.Config)) *DB
 	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // it would count as a statement
 	w.script.Attach(&cfg.ConnConfig.Config)
 	return &DB{cfg: cfg, wire: w}
+}
+
+// warm opens connections, of the kind that the handler has asked for. What cannot be opened the handler will notice.
+func (db *DB) warm(ctx context.Context, n int) {
+	db.mu.Lock()
+	pool, sqlDB := db.pool, db.sql
+	db.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for range n {
+		if pool != nil {
+			if c, err := pool.Acquire(ctx); err == nil {
+				defer c.Release()
+			}
+		}
+		if sqlDB != nil {
+			if c, err := sqlDB.Conn(ctx); err == nil {
+				defer c.Close()
+			}
+		}
+	}
 }
 
 // errLeaked says that a handler has returned and still holds a connection.

@@ -134,6 +134,7 @@ func (l *lab[D]) atOnce(st *stage, b *baseline, i int) error {
 		return err
 	}
 	defer a.close()
+	a.db.warm(l.ctx, l.Workers) // or they would come one after the other
 	errs := make([]error, l.Workers)
 	var wg sync.WaitGroup
 	for n := range l.Workers {
@@ -182,7 +183,7 @@ type gate struct {
 }
 
 // patience is how long those who wait at a gate wait for another one. A handler that takes a lock first lets one through.
-const patience = 150 * time.Millisecond
+const patience = 300 * time.Millisecond
 
 func newGate(workers int) *gate {
 	return &gate{missing: workers, seen: map[int]bool{}, open: make(chan struct{}), came: make(chan struct{}, workers)}

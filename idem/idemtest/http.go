@@ -65,3 +65,9 @@ func (w *answer) WriteString(s string) (int, error) {
 	w.begin(http.StatusOK)
 	return w.ResponseRecorder.WriteString(s)
 }
+
+// Flush implements http.Flusher.
+func (w *answer) Flush() {
+	w.begin(http.StatusOK)
+	w.ResponseRecorder.Flush()
+}

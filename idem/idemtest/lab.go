@@ -23,6 +23,8 @@ type lab[D any] struct {
 	cat  *catalog
 	rand *rand.Rand
 
+	said string // what there is to say of a part that found nothing
+
 	original string
 	all      []*stage // made when they are needed
 	base     *baseline
@@ -52,8 +54,11 @@ func run[D any](t TB, k Kit[D], parts ...part[D]) {
 	var err error
 	for _, p := range parts {
 		if err == nil {
-			l.call = p.name
-			err = p.run(l)
+			l.call, l.said = p.name, ""
+			begun := time.Now()
+			if err = p.run(l); err == nil {
+				t.Logf("idemtest: %s: %v%s", p.name, time.Since(begun).Round(time.Millisecond), l.said)
+			}
 		}
 	}
 	l.finish(err)
@@ -180,6 +185,8 @@ func (l *lab[D]) act(st *stage, w *wire) (a *acting[D], err error) {
 		}
 	}()
 	db := st.open(w, l.Workers, l.Configure)
+	w.script.Pause() // what a handler sends when it is made belongs to no delivery
+	defer w.script.Resume()
 	return &acting[D]{st, db, l.Handler(db)}, nil
 }
 

@@ -76,9 +76,9 @@ func (l *lab[D]) load(report *LoadReport) error {
 		if report.Fresh, err = l.measure(st, a, half, &report.Errors, func(n int, _ *rand.Rand) D { return l.Event(n) }); err != nil {
 			return err
 		}
-		l.t.Logf("idemtest: Load: new events: %v", report.Fresh)
+		l.said = fmt.Sprintf("\n\tnew events: %v", report.Fresh)
 	}
-	l.t.Logf("idemtest: Load: hot keys: %v; %d ended with an error and were made again", report.Hot, report.Errors)
+	l.said += fmt.Sprintf("\n\thot keys: %v\n\t%d ended with an error and were made again", report.Hot, report.Errors)
 	return nil
 }
 

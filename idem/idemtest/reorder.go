@@ -34,6 +34,7 @@ func (l *lab[D]) reorder() error {
 		return err
 	}
 	orders := l.orders()
+	l.said = fmt.Sprintf(", %d orders", len(orders))
 	only := onlyRound()
 	var next atomic.Int64
 	return inStages(stages, func(st *stage) error {

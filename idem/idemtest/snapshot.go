@@ -22,7 +22,7 @@ const (
 // snapshot is the content of the compared tables: how often each row is there, as JSON of the columns that count.
 type snapshot map[*userTable]map[string]int
 
-// take reads the compared tables, all in one transaction.
+// take reads the compared tables, in one round trip. Nobody may be writing.
 func (cat *catalog) take(ctx context.Context, pool *pgxpool.Pool) (snapshot, error) {
 	all := snapshot{}
 	b := &pgx.Batch{}

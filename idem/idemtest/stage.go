@@ -2,6 +2,7 @@ package idemtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -160,12 +161,12 @@ FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`
 
 // errOpen says that a session stays in a transaction.
-var errOpen = fmt.Errorf("a transaction stays open")
+var errOpen = errors.New("a transaction stays open")
 
 // settle waits until no session works any more: what a cut connection left at the server, and what a handler does behind
 // its caller's back.
 func (st *stage) settle(ctx context.Context) error {
-	deadline := time.Now().Add(3 * time.Second)
+	deadline := time.Now().Add(5 * time.Second)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		var busy, open int
 		if err := st.pool.QueryRow(ctx, busySessions).Scan(&busy, &open); err != nil {
