@@ -72,7 +72,9 @@ func (b Builder[T]) Where(predicate string) Builder[T] {
 	return b
 }
 
-// Set names the columns that the newest event decides. They are what [Unchanged] and [ErrVersionConflict] compare.
+// Set names the columns that the newest event decides. They are what [Unchanged] and [ErrVersionConflict] compare. Where a
+// trigger changes one before it is stored, the same event is an [ErrVersionConflict] the second time (with LastWins an
+// [ErrUnsettled]); let it fill a column of its own instead, or normalise in Go.
 func (b Builder[T]) Set(columns ...string) Builder[T] {
 	b.s.set = append(slices.Clip(b.s.set), columns...)
 	return b

@@ -275,6 +275,29 @@ func TestOtherConstraintSurfaces(t *testing.T) {
 	})
 }
 
+// A trigger that changes what an event brings makes it differ from itself: an error, and never a silent second write.
+func TestTriggerChangesContent(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[order], order) (upsert.Result[order], error)) {
+		create(t, pool, "plain", "orders", orderColumns)
+		exec(t, pool, "CREATE FUNCTION lowered() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.status = lower(NEW.status); RETURN NEW; END'")
+		exec(t, pool, "CREATE TRIGGER lowered BEFORE INSERT OR UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION lowered()")
+		last := upsert.Into[order]("orders").OnConflict("id").Set("status").LastWins().MustBuild()
+		for stmt, want := range map[*upsert.Stmt[order]]error{orders: upsert.ErrVersionConflict, last: upsert.ErrUnsettled} {
+			exec(t, pool, "TRUNCATE orders")
+			res, err := run(stmt, order{"1", "New", noon, 1})
+			require.NoError(t, err)
+			require.Equal(t, upsert.Inserted, res.Outcome)
+			require.Equal(t, "new", res.Stored.Status, "what is stored, not what was sent")
+			_, err = run(stmt, order{"1", "New", noon, 1})
+			require.ErrorIs(t, err, want)
+			res, err = run(stmt, order{"1", "Paid", noon, 2})
+			require.NoError(t, err)
+			require.Equal(t, upsert.Updated, res.Outcome)
+		}
+	})
+}
+
 // A trigger that skips the row, and row security that hides it, are an error after a bounded number of tries.
 func TestUnsettled(t *testing.T) {
 	t.Parallel()
