@@ -2,7 +2,6 @@ package dedup_test
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 // every server.) Its shortest interval is a minute in older versions: in the long form only.
 func TestPurgeByCron(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("PGONCE_LONG") == "" {
+	if !long {
 		t.Skip("waits for a minute: PGONCE_LONG=1 runs it")
 	}
 	if number(t, pgtest.Pool(t), `SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_cron'`) == 0 {

@@ -35,7 +35,7 @@ func runBlock(t *testing.T, pool *pgxpool.Pool, table dedup.Table) string {
 // The block deletes what Purge deletes.
 func TestPurgeSQL(t *testing.T) {
 	t.Parallel()
-	for _, table := range []dedup.Table{{}, {Name: `"My.App"."a""b'c"`, Retention: 48 * time.Hour}, {Name: "$pgonce$", Retention: 1234567 * time.Microsecond * 60}} {
+	for _, table := range []dedup.Table{{}, {Name: `"My.App"."a""b'c"`, Retention: 48 * time.Hour}, {Name: "$pgonce$", Retention: 30*time.Hour + 234567*time.Microsecond}} {
 		t.Run(table.Name, func(t *testing.T) {
 			t.Parallel()
 			pool := pgtest.Pool(t)
