@@ -20,7 +20,8 @@ type Problem struct {
 	// table", "not logged", "column missing", "column type", "column nullable", "column default", "column generated", "collation",
 	// "constraint missing", "constraint deferrable", "index invalid", "index partial", "index on an expression", "index
 	// has more columns", "other unique index", "trigger", "rule", "row security", "rights missing", "retention too short"; of
-	// partitioned layouts, "layout", "partition missing", "partition half detached"; of the session, "asynchronous commit".
+	// partitioned layouts, "layout", "partition missing", "partition half detached"; of Weekly, "check missing", "check not
+	// validated", "default partition", "too few partitions ahead"; of the session, "asynchronous commit".
 	Kind string
 
 	Message string // what is wrong, and what it would lead to
@@ -70,6 +71,10 @@ func (e *VerifyError) Except(kinds ...string) error {
 // is the table a logged one, and the one that the search path means; has the current role the rights to claim; and does the
 // table's Retention cover what its sender resends. Of the session it asks whether what it commits survives a crash of the
 // server (synchronous_commit).
+//
+// Of partitioned layouts it asks as well: do the partitions of [Hash] take every key, and those of [Weekly] every week of the
+// window and four to come; is the week a function of the key, proved by validated CHECKs; is there no default partition, and
+// none that is half detached, not logged, or has an invalid index or a trigger of its own.
 //
 // It returns nil when all of it holds, a *[VerifyError] with every problem where not, and any other error when it could
 // not ask. It reads pg_catalog only, takes no lock that a claim could wait for, and answers for the current role and search

@@ -103,6 +103,7 @@
 //	57014                    your statement_timeout, or a cancel request   no            later   503, Retry-After
 //	25006                    connected to a standby                        no            later   503, Retry-After
 //	42P01, 42P10, 42501      the table, its constraint or a right missing  no            no      500, wake somebody
+//	no partition for it      dedup.Table.Maintain has not run              no            no      500, wake somebody
 //	the context's error      the caller gave up; nothing was done          no            later   503, Retry-After
 //	fn's own error           whatever fn returned, unchanged               fn's to say   -       fn's to say
 //

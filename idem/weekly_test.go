@@ -314,6 +314,35 @@ func TestWeeklyTimeInKey(t *testing.T) {
 		}
 		return ok
 	}
+	// Every character of interest in every place, one after the other; in one statement, for there are thousands.
+	var ids []string
+	for _, id := range []string{uuid7(time.Now(), 1), ulid(time.Now(), 1)} {
+		for i := range len(id) {
+			for _, c := range "01234789abcdefgABCDEFGILOUZiluz-/ _" {
+				ids = append(ids, id[:i]+string(c)+id[i+1:])
+			}
+		}
+	}
+	ms, inside := make([]int64, len(ids)), make([]bool, len(ids))
+	found := 0
+	for i, id := range ids {
+		if ms[i], inside[i] = front.MillisOf(id); inside[i] {
+			found++
+		}
+	}
+	require.Greater(t, found, 500)
+	require.Less(t, found, len(ids)-500)
+	rows, err := pool.Query(t.Context(), `
+		SELECT key FROM (SELECT k, ms, inside FROM unnest($1::text[], $2::int8[], $3::bool[]) AS all_of (k, ms, inside)) AS x,
+		       LATERAL (SELECT k COLLATE "C", timestamptz 'epoch' + ms * interval '1 millisecond') AS row (key, event_time),
+		       LATERAL (SELECT `+check+`) AS one (holds),
+		       LATERAL (SELECT `+strings.ReplaceAll(check, "event_time", "(event_time + interval '1 millisecond')")+`) AS other (holds)
+		 WHERE NOT one.holds OR other.holds <> (NOT inside)`, ids, ms, inside)
+	require.NoError(t, err)
+	differ, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Empty(t, differ, "Go and the CHECK read another time out of these")
+
 	rapid.Check(t, func(t *rapid.T) {
 		at := time.UnixMilli(rapid.Int64Range(0, 1<<42).Draw(t, "ms"))
 		n := rapid.IntRange(0, 1<<30).Draw(t, "n")

@@ -83,65 +83,56 @@ SELECT set_config('pgonce.statement_timeout', current_setting('statement_timeout
 
 // SQL holds the statements on one table.
 type SQL struct {
-	weekly                                                            bool // layout Weekly: the statements' last parameter is the key's time
-	name                                                              pg.Name
-	table                                                             string // for messages
+	weekly bool // layout Weekly: the last parameter is the key's time
+	name   pg.Name
+	table  string // for messages
+
 	insert, insertXID, insertTimed, insertTimedXID, read, own, forget string
 
 	reserve, reserveTimed, takeOver, confirm, fail, extend, end, release, void, open, store string
 }
 
-var defaultSQL = render(pg.Name{Table: DefaultTable})
+// The statements before a table's name is put in: of every layout but Weekly, and of that one.
+var (
+	plainSQL = SQL{
+		insert: insertSQL, insertXID: insertSQL + returningXID, insertTimed: insertTimedSQL, insertTimedXID: insertTimedSQL + returningXID,
+		read: readSQL, own: ownSQL, forget: forgetSQL, reserve: reserveSQL, reserveTimed: reserveTimedSQL, takeOver: takeOverSQL,
+		confirm: confirmSQL, fail: failSQL, extend: extendSQL, end: endSQL, release: giveUpSQL, void: voidSQL, open: openSQL, store: storeSQL,
+	}
+	weeklySQL = plainSQL.byWeek()
+
+	defaultSQL    = plainSQL.on(pg.Name{Table: DefaultTable})
+	defaultWeekly = weeklySQL.on(pg.Name{Table: DefaultTable})
+)
 
 // For returns the statements on the table of this name ("" is [DefaultTable]), or an error that says what is wrong with
-// the name.
-func For(table string) (SQL, error) {
+// the name. weekly: the table has layout Weekly.
+func For(table string, weekly bool) (SQL, error) {
+	all, same := plainSQL, defaultSQL
+	if weekly {
+		all, same = weeklySQL, defaultWeekly
+	}
 	if table == "" || table == DefaultTable {
-		return defaultSQL, nil
+		return same, nil
 	}
 	name, err := pg.ParseName(table)
 	if err != nil {
 		return SQL{}, err
 	}
-	return render(name), nil
+	return all.on(name), nil
 }
 
-// ForWeekly is [For] on a table of layout Weekly.
-func ForWeekly(table string) (SQL, error) {
-	name := pg.Name{Table: DefaultTable}
-	if table != "" {
-		var err error
-		if name, err = pg.ParseName(table); err != nil {
-			return SQL{}, err
-		}
+// on puts a table's name into the statements.
+func (s SQL) on(name pg.Name) SQL {
+	s.name, s.table = name, name.String()
+	quoted := name.Quoted()
+	for _, sql := range []*string{
+		&s.insert, &s.insertXID, &s.insertTimed, &s.insertTimedXID, &s.read, &s.own, &s.forget, &s.reserve, &s.reserveTimed,
+		&s.takeOver, &s.confirm, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.open, &s.store,
+	} {
+		*sql = strings.Replace(*sql, marker, quoted, 1)
 	}
-	return render(name).byWeek(), nil
-}
-
-func render(name pg.Name) SQL {
-	on := func(sql string) string { return strings.Replace(sql, marker, name.Quoted(), 1) }
-	return SQL{
-		name:           name,
-		table:          name.String(),
-		insert:         on(insertSQL),
-		insertXID:      on(insertSQL + returningXID),
-		insertTimed:    on(insertTimedSQL),
-		insertTimedXID: on(insertTimedSQL + returningXID),
-		read:           on(readSQL),
-		own:            on(ownSQL),
-		forget:         on(forgetSQL),
-		reserve:        on(reserveSQL),
-		reserveTimed:   on(reserveTimedSQL),
-		takeOver:       on(takeOverSQL),
-		confirm:        on(confirmSQL),
-		fail:           on(failSQL),
-		extend:         on(extendSQL),
-		end:            on(endSQL),
-		release:        on(giveUpSQL),
-		void:           on(voidSQL),
-		open:           on(openSQL),
-		store:          on(storeSQL),
-	}
+	return s
 }
 
 // Texts returns every statement, each once, for tests that prepare them on a server.

@@ -44,7 +44,7 @@ func weeklyConn(t *testing.T) (*pgx.Conn, SQL) {
 		CREATE TABLE w1 PARTITION OF weekly FOR VALUES FROM ('2026-11-23') TO ('2026-11-30');
 		CREATE TABLE w2 PARTITION OF weekly FOR VALUES FROM ('2026-11-30') TO ('2026-12-07')`)
 	require.NoError(t, err)
-	sql, err := ForWeekly("weekly")
+	sql, err := For("weekly", true)
 	require.NoError(t, err)
 	return conn, sql
 }
@@ -84,7 +84,7 @@ func TestWeeklyPrunes(t *testing.T) {
 }
 
 func TestTextsAreComplete(t *testing.T) {
-	odd, err := For(`"odd.schema"."ta""ble"`)
+	odd, err := For(`"odd.schema"."ta""ble"`, false)
 	require.NoError(t, err)
 	for _, sql := range odd.Texts() {
 		require.NotEmpty(t, sql)

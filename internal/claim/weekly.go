@@ -47,9 +47,8 @@ const (
 
 // byWeek returns the statements for layout Weekly. Each but the claims takes the key's time as one more parameter, the last.
 func (s SQL) byWeek() SQL {
-	on := func(sql string) string { return strings.Replace(sql, marker, s.name.Quoted(), 1) }
 	s.weekly = true
-	s.insertTimed, s.insertTimedXID, s.reserveTimed = on(insertWeeklySQL), on(insertWeeklySQL+returningXID), on(reserveWeeklySQL)
+	s.insertTimed, s.insertTimedXID, s.reserveTimed = insertWeeklySQL, insertWeeklySQL+returningXID, reserveWeeklySQL
 	for _, sql := range []*string{
 		&s.read, &s.own, &s.forget, &s.takeOver, &s.confirm, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.store,
 	} {

@@ -26,11 +26,7 @@ func (s Settings) Claim(source, operation, id string, f Facts) (*claim.Claim, er
 	if err := s.Table.Validate(); err != nil {
 		return nil, &claim.Failure{Stage: "table", Err: err}
 	}
-	statements := claim.For
-	if s.Table.Layout == dedup.Weekly {
-		statements = claim.ForWeekly
-	}
-	sql, err := statements(s.Table.Name)
+	sql, err := claim.For(s.Table.Name, s.Table.Layout == dedup.Weekly)
 	if err != nil {
 		return nil, &claim.Failure{Stage: "table", Err: err}
 	}

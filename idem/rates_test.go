@@ -20,9 +20,9 @@ import (
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
 
-// What a first delivery costs on each layout, at several sizes: rates of 8 workers, in turns of two seconds each, so that
+// What a first delivery, with an effect of nothing, costs on each layout, at several sizes: rates of 8 workers, in turns of two seconds each, so that
 // what else the machine does falls on all alike. PGONCE_LONG=1 runs it; PGONCE_ROWS="100000 1000000" are its sizes.
-func TestHashRate(t *testing.T) {
+func TestLayoutRates(t *testing.T) {
 	if os.Getenv("PGONCE_LONG") == "" {
 		return // a measurement; what it measures is tested elsewhere
 	}
@@ -42,14 +42,19 @@ func TestHashRate(t *testing.T) {
 
 func measureRates(t *testing.T, pool *pgxpool.Pool, rows int) {
 	ctx := t.Context()
-	tables := []dedup.Table{{Name: "plain"}, {Name: "hash8", Layout: dedup.Hash(8)}, {Name: "hash32", Layout: dedup.Hash(32)}}
+	tables := []dedup.Table{{Name: "plain"}, {Name: "hash8", Layout: dedup.Hash(8)}, {Name: "hash32", Layout: dedup.Hash(32)}, {Name: "weekly", Layout: dedup.Weekly}}
 	for _, table := range tables {
 		_, err := pool.Exec(ctx, `DROP TABLE IF EXISTS `+table.Name)
 		require.NoError(t, err)
 		require.NoError(t, dedup.Migrate(ctx, pool, table))
+		columns, values := "", ""
+		if table.Layout == dedup.Weekly {
+			columns, values = ", event_time, bucket", ", t, date_trunc('week', t AT TIME ZONE 'UTC')::date"
+		}
 		_, err = pool.Exec(ctx, `
-			INSERT INTO `+table.Name+` (source, operation, key)
-			SELECT 'stripe', 'activate', gen_random_uuid()::text FROM generate_series(1, $1::int)`, rows)
+			INSERT INTO `+table.Name+` (source, operation, key`+columns+`)
+			SELECT 'stripe', 'activate', gen_random_uuid()::text`+values+`
+			  FROM generate_series(1, $1::int) AS n, LATERAL (SELECT now() - n % 30 * interval '1 day') AS x (t)`, rows)
 		require.NoError(t, err)
 		_, err = pool.Exec(ctx, `VACUUM ANALYZE `+table.Name)
 		require.NoError(t, err)
@@ -74,7 +79,7 @@ func measureRates(t *testing.T, pool *pgxpool.Pool, rows int) {
 		var size string
 		require.NoError(t, pool.QueryRow(ctx, `
 			SELECT pg_size_pretty(sum(pg_table_size(relid))) || ' and ' || pg_size_pretty(sum(pg_indexes_size(relid)))
-			  FROM pg_partition_tree($1::text::regclass) WHERE isleaf`, table.Name).Scan(&size))
+			  FROM (SELECT $1::text::regclass UNION SELECT relid FROM pg_partition_tree($1::text::regclass) WHERE isleaf) AS parts (relid)`, table.Name).Scan(&size))
 		t.Logf("%d rows, %s: %.0f claims/s, %.2f (%.2f to %.2f) of plain's; table and index %s",
 			rows, table.Name, rates[i][turns/2], ratios[turns/2], ratios[0], ratios[turns-1], size)
 	}
@@ -91,7 +96,11 @@ func claimsPerSecond(t *testing.T, pool *pgxpool.Pool, table dedup.Table, d time
 		wg.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				id := fmt.Sprintf("%x", (uint64(begun.UnixNano())+uint64(w)<<56+uint64(n))*0x9e3779b97f4a7c15) // scattered, as UUIDv4 are
-				if _, err := once.Run(context.WithoutCancel(ctx), pool, stripe.Key(id), nothing); err != nil {
+				key := stripe.Key(id)
+				if table.Layout == dedup.Weekly {
+					key = key.OccurredAt(begun)
+				}
+				if _, err := once.Run(context.WithoutCancel(ctx), pool, key, nothing); err != nil {
 					t.Error(err)
 				}
 				done.Add(1)
