@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/big"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -96,6 +97,21 @@ func sign(n int) int {
 		return 1
 	}
 	return 0
+}
+
+// Rows of one key keep the order in which they came, also where they go into several statements.
+func TestSortedKeepsArrival(t *testing.T) {
+	t.Parallel()
+	s := store{columns: 1}
+	for i := range 5000 {
+		s.add([]value{{text: strconv.Itoa(i * 7919 % 5)}}, i)
+	}
+	rows := s.sorted(order{columns: []keyOrder{{compare: strings.Compare}}})
+	require.Len(t, rows, 5000)
+	for n, i := range rows[1:] {
+		a, b := s.row(rows[n]), s.row(i)
+		require.True(t, a.cells[0] < b.cells[0] || a.cells[0] == b.cells[0] && a.pos < b.pos)
+	}
 }
 
 func TestIdentifiers(t *testing.T) {

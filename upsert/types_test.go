@@ -185,8 +185,13 @@ func TestManyOfOneKeyInSeveralStatements(t *testing.T) {
 	require.Equal(t, n, sum.Inserted+sum.Updated+sum.Stale)
 	sum, _ = run(func(int) order { return order{"k", "same", noon, n} })
 	require.Equal(t, upsert.Summary{Updated: 1, Unchanged: n - 1}, sum)
-	sum, told = run(func(i int) order { return order{"k", fmt.Sprint(i), noon, n + 1} })
-	require.Equal(t, upsert.Summary{Updated: 1, Failed: n - 1}, sum)
+	_, told = run(func(i int) order {
+		id := "k"
+		if i%2 == 1 {
+			id = fmt.Sprint(i * 7919 % n)
+		}
+		return order{id, fmt.Sprint(i), noon, n + 1}
+	})
 	require.Equal(t, "updated", told[0], "the first by position stays")
-	require.Equal(t, "0", stored())
+	require.Equal(t, "0", get[string](t, pool, "SELECT status FROM orders WHERE id = 'k'"))
 }
