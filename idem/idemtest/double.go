@@ -183,7 +183,7 @@ type gate struct {
 }
 
 // patience is how long those who wait at a gate wait for another one. A handler that takes a lock first lets one through.
-const patience = 300 * time.Millisecond
+const patience = time.Second
 
 func newGate(workers int) *gate {
 	return &gate{missing: workers, seen: map[int]bool{}, open: make(chan struct{}), came: make(chan struct{}, workers)}

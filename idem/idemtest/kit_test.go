@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -281,4 +282,32 @@ func TestSQL(t *testing.T) {
 		require.Contains(t, message, "leaked transaction")
 	}
 	on(true).All(t)
+}
+
+// Deliveries that would come one after the other meet all the same: both have looked before the first one writes.
+func TestDeliveriesMeet(t *testing.T) {
+	t.Parallel()
+	var first atomic.Pointer[chan struct{}] // closed when the delivery that came first is done
+	k := kit(t, onPool(func(pool *pgxpool.Pool) handler {
+		handle := checkThenInsert(pool)
+		return func(ctx context.Context, p payment) error {
+			own := make(chan struct{})
+			if first.CompareAndSwap(nil, &own) {
+				defer func() {
+					close(own)
+					first.CompareAndSwap(&own, nil)
+				}()
+			} else if other := first.Load(); other != nil {
+				select {
+				case <-*other:
+				case <-time.After(500 * time.Millisecond):
+				}
+			}
+			return handle(ctx, p)
+		}
+	}))
+	k.Workers = 2
+	message := failure(t, func(tb idemtest.TB) { k.DoubleSubmit(tb) })
+	require.Contains(t, message, "made 2 times at once: ")
+	require.Contains(t, message, "1 row of ledger too many: check-then-insert")
 }
