@@ -1,4 +1,3 @@
--- VACUUM comes after one key in fifty was purged, not after one in five: an option that only the partitions can have.
 CREATE TABLE IF NOT EXISTS /*leaf*/processed_events_h0 PARTITION OF /*table*/processed_events
   FOR VALUES WITH (MODULUS /*modulus*/8, REMAINDER /*remainder*/0)
   WITH (autovacuum_vacuum_scale_factor = 0.02);
