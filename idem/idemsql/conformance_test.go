@@ -101,6 +101,37 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+// The layouts with partitions are made and verified through every driver.
+func TestMigrateLayouts(t *testing.T) {
+	for _, driver := range drivers {
+		t.Run(driver.name, func(t *testing.T) {
+			t.Parallel()
+			db := migrated(t, driver.open(t, pgtest.DSN(t), nil))
+			tables := []dedup.Table{{Name: "hash", Layout: dedup.Hash(3)}, {Name: "weekly", Layout: dedup.Weekly, Retention: 10 * 24 * time.Hour}}
+			for range 2 {
+				require.NoError(t, idemsql.Migrate(t.Context(), db, tables...))
+				require.NoError(t, idemsql.Verify(t.Context(), db, tables...))
+			}
+			once := idemsql.Once{Table: tables[1]}
+			fn := func(context.Context, idemsql.Tx) error { return nil }
+			var bad *idem.KeyError
+			_, err := once.Run(t.Context(), db, stripe.Key("1"), fn)
+			require.ErrorAs(t, err, &bad)
+			for _, want := range []idem.Outcome{idem.Executed, idem.Duplicate} {
+				out, err := once.Run(t.Context(), db, stripe.Key("1").OccurredAt(lastWeek), fn)
+				require.NoError(t, err)
+				require.Equal(t, want, out)
+			}
+			_, err = once.Run(t.Context(), db, stripe.Key("2").OccurredAt(lastWeek.AddDate(1, 0, 0)), fn)
+			require.ErrorIs(t, err, idem.ErrFuture)
+			_, err = once.Run(t.Context(), db, stripe.Key("2").OccurredAt(lastWeek.AddDate(-1, 0, 0)), fn)
+			require.ErrorIs(t, err, idem.ErrExpired)
+		})
+	}
+}
+
+var lastWeek = time.Now().AddDate(0, 0, -7)
+
 // The same over the other layouts, with one driver each.
 func TestConformanceOfLayouts(t *testing.T) {
 	for name, layout := range map[string]dedup.Layout{"hash": dedup.Hash(4), "weekly": dedup.Weekly} {

@@ -227,8 +227,9 @@ func (r *run) note(list *[]string, names ...pg.Name) {
 	}
 }
 
-// passing reports whether another look may find a way: somebody else did the same step (the table is gone, there already, no
-// partition any more, or pending), a lock was not had in time, or was a deadlock.
+// passing reports whether another look may find a way. Somebody else did the same step: the table is gone, is there already
+// (for two that create it at one moment as 23505 of the catalog), is no partition any more, is one already, or pending; both
+// wrote one row of the catalog (XX000). Or a lock was not had in time, or was a deadlock.
 func passing(err error) bool {
 	switch pgerr.Code(err) {
 	case "42P01", "42P07", "42710", "55000", "42809", "42P17", "55P03", "55006", "40P01", "40001", "XX000", "23505":

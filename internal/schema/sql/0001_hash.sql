@@ -1,4 +1,5 @@
--- Version 1: the table of layout Hash. Its partitions follow.
+-- Version 1: the table of layout Hash. Its partitions follow; VACUUM of them comes after one key in fifty was purged, not after
+-- one in five: an option that only the partitions can have.
 --
 -- Locks: none on any table that exists; the new tables are locked until the transaction ends, and nobody can see them yet.
 -- Takes milliseconds. Nothing in it needs to be run ahead of time. Safe to run again.
