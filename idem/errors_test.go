@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/internal/faultconn"
 	"github.com/pgonce/pgonce/pgerr"
@@ -66,6 +67,20 @@ var errorRows = map[string]func(s *site) error{
 	},
 	"ErrExpired": func(s *site) error {
 		return wantIs(s, idem.ErrExpired)(idem.Run(s.ctx, s.sound, stripe.Key("1").OccurredAt(time.Unix(1, 0)), nothing))
+	},
+	"ErrFuture": func(s *site) error {
+		once := s.weekly()
+		return wantIs(s, idem.ErrFuture)(once.Run(s.ctx, s.sound, stripe.Key("1").OccurredAt(time.Now().Add(48*time.Hour)), nothing))
+	},
+	"no partition for it": func(s *site) error {
+		once := s.weekly()
+		s.sql(`DO $$ DECLARE leaf regclass; BEGIN
+			FOR leaf IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'weekly'::regclass LOOP EXECUTE 'DROP TABLE ' || leaf; END LOOP;
+		END $$`)
+		_, err := once.Run(s.ctx, s.sound, stripe.Key("1").OccurredAt(time.Now()), nothing)
+		require.ErrorContains(s, err, "Maintain")
+		require.Empty(s, pgerr.Code(err))
+		return err
 	},
 	"*FinalError": func(s *site) error {
 		s.sql(`INSERT INTO processed_events (source, operation, key, failed) VALUES ('stripe', 'activate', '1', true)`)
@@ -158,6 +173,14 @@ func raises(code string) func(context.Context, pgx.Tx) error {
 		_, err := tx.Exec(ctx, `DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '`+code+`'; END $$`)
 		return err
 	}
+}
+
+// weekly makes a table of layout Weekly beside the other one.
+func (s *site) weekly() idem.Once {
+	s.Helper()
+	t := dedup.Table{Name: "weekly", Layout: dedup.Weekly}
+	require.NoError(s, dedup.Migrate(s.ctx, s.sound, t))
+	return idem.Once{Table: t}
 }
 
 func (s *site) sql(text string) {
