@@ -13,6 +13,11 @@ const Plain Layout = 0
 // [Plain]'s, (key, operation, source), and holds over all partitions: equal keys have the same hash, so that they meet in
 // one partition. Everything works as with Plain, with the same statements and round trips. Any other n gives a Layout that
 // [Table.Validate] refuses.
+//
+// Do not expect claims to be faster. Measured with 8 workers on a busy machine of 2 cores, on tables of 100,000 and of a
+// million keys, the rate of 8 or 32 partitions could not be told from Plain's: the medians were 0.7 to 1.3 of it, and what
+// else the machine did made more of a difference. Larger tables, and machines with more cores, were not measured. What it
+// does give is indexes that are smaller, and a VACUUM that takes one partition at a time.
 func Hash(n int) Layout { return Layout(schema.Hash(n)) }
 
 // Weekly is for keys whose time never changes between retries: one that changes breaks the key, for the same message is then
