@@ -36,4 +36,7 @@ func Hash(n int) Layout { return Layout(schema.Hash(n)) }
 // A key whose time lies before the retention gets idem.ErrExpired, unless its row is still there; one that is more than 24
 // hours in the future idem.ErrFuture. The database's clock decides. A claim whose week has no partition fails with an error
 // that names the table: Maintain must run, or [Migrate], which makes the partitions of 8 weeks ahead as well.
+//
+// A claim costs more than Plain's: its statement took 1.5 to 2 times as long on a busy machine, about 0.1 ms more, for the
+// server finds the partition and reads the CHECKs anew for each statement. What it spares is deleting, and VACUUM after it.
 const Weekly Layout = Layout(schema.Weekly)
