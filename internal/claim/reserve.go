@@ -25,7 +25,7 @@ type Lease struct {
 func (c *Claim) Reserve(ctx context.Context, conn pg.Conn, lease, remembers time.Duration) (*Lease, Record, Result, error) {
 	lease = max(lease, time.Microsecond)
 	deadline := time.Now().Add(c.MaxWait)
-	end := ErrInProgress
+	end, same := ErrInProgress, 0
 	for range looks {
 		got := Lease{Since: time.Now()}
 		ins, m := c.reserveStmt(&got, lease), c.look(0)
@@ -68,7 +68,10 @@ func (c *Claim) Reserve(ctx context.Context, conn pg.Conn, lease, remembers time
 		case forgotten(again, lease, remembers):
 			return nil, again, Result{}, &Failure{Stage: stageReserve, Err: ErrUnknown}
 		case again.State() == Unfinished && again.Attempt == m.record.Attempt && again.ProcessedAt == m.record.ProcessedAt:
-			end = errFixed
+			// Once it can be chance, as above. A row that is the same after every try is one that does not change.
+			if same++; same == looks {
+				end = errFixed
+			}
 		}
 	}
 	return nil, Record{}, Result{}, &Failure{Stage: stageReserve, Err: end}
