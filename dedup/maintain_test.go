@@ -234,6 +234,7 @@ func TestMaintainKilled(t *testing.T) {
 			wantMended(t, pool)
 		}
 	}
+	t.Logf("%d cuts", broken)
 	require.Greater(t, broken, total/step)
 }
 
