@@ -37,7 +37,7 @@
 //
 // A key is remembered for [Table].Retention from its claim on, by the database's clock: 35 days if nothing else is said. What
 // comes again later runs again, unless the key carries the time of its event (idem.Key.OccurredAt): then it is refused with
-// idem.ErrExpired. (A purge leaves a hundredth of the window, at most an hour, for senders whose clocks run ahead of the
+// idem.ErrExpired. (A purge leaves a hundredth of the window, at most a day, for senders whose clocks run ahead of the
 // database's.) Nothing goes by itself. [Table.Purge] deletes once, [Cleaner.Run] again and again, from any number of
 // processes, and [Table.PurgeSQL] is the same for pg_cron. Without any of them the table grows, and every key is remembered.
 //

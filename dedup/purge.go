@@ -109,7 +109,7 @@ func (c Cleaner) purge() (retention.Purge, error) {
 		// Its rows stay for as long as the time of their event says, not that of their claim.
 		return retention.Purge{}, errors.New("a table of layout Weekly is not purged; Maintain drops its partitions")
 	}
-	p := retention.Purge{Name: s.Name, Keep: keep(s.Retention), Batch: c.Batch, Rest: c.Rest}
+	p := retention.Purge{Name: s.Name, Keep: s.Retention + retention.Grace(s.Retention), Batch: c.Batch, Rest: c.Rest}
 	if p.Batch == 0 {
 		p.Batch = defaultBatch
 	}
@@ -119,12 +119,8 @@ func (c Cleaner) purge() (retention.Purge, error) {
 	return p, nil
 }
 
-// keep is how long a row stays. A key with a time of its own is refused once that time lies before the window; were its
-// row deleted at the same moment, a sender whose clock is a little ahead of the database's would find neither.
-func keep(retention time.Duration) time.Duration { return retention + min(retention/100, time.Hour) }
-
 // Purge deletes the keys that have expired, once. A key stays for Retention after its claim, by the database's clock, and
-// then for a hundredth of that (at most an hour) longer; what is not done (reserved, unfinished, with an unknown result)
+// then for a hundredth of that (at most a day) longer; what is not done (reserved, unfinished, with an unknown result)
 // stays for ever. It goes through the table from its beginning to its end, in transactions of at most Batch keys with a
 // rest between them, and needs no index. It reads all of the table each time, and so takes time also where nothing has
 // expired: see internal/RUNS.md for a table of 10 million keys.

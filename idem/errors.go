@@ -27,8 +27,9 @@ var (
 	// been processed and purged, so it is not run again.
 	ErrExpired = claim.ErrExpired
 
-	// ErrFuture: on a table of layout dedup.Weekly, the key's time lies more than 24 hours in the future of the database's
-	// clock. It is not run.
+	// ErrFuture: the key's time lies in the future of the database's clock, by more than 24 hours on a table of layout
+	// dedup.Weekly, and by more than a two-hundredth of the retention (at most 12 hours; 4 hours and 12 minutes of 35 days) on
+	// others. It is not run: by such a time it could not be told later whether the key has left the window.
 	ErrFuture = claim.ErrFuture
 
 	// ErrNotFound: [Once.Lookup] or [Once.Forget] found no row.

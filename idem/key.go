@@ -74,7 +74,8 @@ type facts = front.Facts
 
 // OccurredAt returns the key with the event's own time, as the sender states it. It must be the same on every retry:
 // never the time of receipt, never a header that each attempt renews. A key whose time lies before the table's retention
-// is refused with [ErrExpired], so that a retry that comes after its row was purged is not taken for a new message.
+// is refused with [ErrExpired], so that a retry that comes after its row was purged is not taken for a new message; and with
+// [ErrFuture] where it is so far ahead of the database's clock that this could not be told.
 // Times are kept in microseconds.
 func (k Key) OccurredAt(t time.Time) Key {
 	if k.fault != (KeyError{}) {

@@ -25,6 +25,7 @@ type Claim struct {
 	Timed     bool
 	At        int64 // where Timed: the key's own time, microseconds since 1970
 	Retention time.Duration
+	Skew      time.Duration // how far At may lie in the future
 
 	MaxWait time.Duration // 0: as long as the context and the server allow
 	Tries   int           // Run only
@@ -201,10 +202,7 @@ func (c *Claim) insertStmt(xid *int64) *pg.Stmt {
 	s := &pg.Stmt{SQL: c.SQL.insert, Args: []any{c.Source, c.Operation, c.Key, hash}}
 	if c.Timed {
 		s.SQL = c.SQL.insertTimed
-		s.Args = append(s.Args, c.At, c.Retention.Microseconds())
-	}
-	if c.SQL.weekly {
-		s.Args = append(s.Args, maxSkew.Microseconds())
+		s.Args = append(s.Args, c.At, c.Retention.Microseconds(), c.Skew.Microseconds())
 	}
 	if xid != nil {
 		s.SQL = c.SQL.insertXID
@@ -227,23 +225,19 @@ func (c *Claim) readStmt(r *Record) *pg.Stmt {
 
 // met is what a claim that inserted nothing finds: the statements of its second look, and what they mean.
 type met struct {
-	read, expired, own *pg.Stmt
-	record             Record
-	isExpired, isOwn   bool
-	isFuture           bool
+	read, window, own          *pg.Stmt
+	record                     Record
+	isExpired, isFuture, isOwn bool
 }
 
 // look prepares the second look; ownXID, where not 0, is the transaction whose row would be this call's own.
 func (c *Claim) look(ownXID int64) *met {
 	m := &met{}
 	m.read = c.readStmt(&m.record)
-	switch {
-	case c.SQL.weekly:
-		m.expired = &pg.Stmt{
-			SQL: windowSQL, Args: []any{c.At, c.Retention.Microseconds(), maxSkew.Microseconds()}, Dest: []any{&m.isExpired, &m.isFuture},
+	if c.Timed {
+		m.window = &pg.Stmt{
+			SQL: windowSQL, Args: []any{c.At, c.Retention.Microseconds(), c.Skew.Microseconds()}, Dest: []any{&m.isExpired, &m.isFuture},
 		}
-	case c.Timed:
-		m.expired = &pg.Stmt{SQL: expiredSQL, Args: []any{c.At, c.Retention.Microseconds()}, Dest: []any{&m.isExpired}}
 	}
 	if ownXID != 0 {
 		m.own = &pg.Stmt{SQL: c.SQL.own, Args: c.args(ownXID), Dest: []any{&m.isOwn}}
@@ -253,8 +247,8 @@ func (c *Claim) look(ownXID int64) *met {
 
 func (m *met) stmts() []*pg.Stmt {
 	stmts := []*pg.Stmt{m.read}
-	if m.expired != nil {
-		stmts = append(stmts, m.expired)
+	if m.window != nil {
+		stmts = append(stmts, m.window)
 	}
 	if m.own != nil {
 		stmts = append(stmts, m.own)

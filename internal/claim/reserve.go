@@ -106,10 +106,7 @@ func (c *Claim) reserveStmt(got *Lease, lease time.Duration) *pg.Stmt {
 	}
 	if c.Timed {
 		s.SQL = c.SQL.reserveTimed
-		s.Args = append(s.Args, c.At, c.Retention.Microseconds())
-	}
-	if c.SQL.weekly {
-		s.Args = append(s.Args, maxSkew.Microseconds())
+		s.Args = append(s.Args, c.At, c.Retention.Microseconds(), c.Skew.Microseconds())
 	}
 	return s
 }

@@ -14,12 +14,12 @@ ON CONFLICT (key, operation, source) DO NOTHING
 RETURNING attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8`
 
 // reserveTimedSQL is the same for a key with a time of its own ($6, microseconds since 1970): nothing is inserted where it
-// lies before the retention window ($7, microseconds). See insertTimedSQL.
+// lies before the retention window ($7, microseconds), or further in the future than $8. See insertTimedSQL.
 const reserveTimedSQL = `
 INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at, lease_until)
 SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timestamp() + $5::int8 * interval '1 microsecond'
  WHERE timestamptz 'epoch' + $6::int8 * interval '1 microsecond'
-       >= clock_timestamp() - $7::int8 * interval '1 microsecond'
+       BETWEEN clock_timestamp() - $7::int8 * interval '1 microsecond' AND clock_timestamp() + $8::int8 * interval '1 microsecond'
 ON CONFLICT (key, operation, source) DO NOTHING
 RETURNING attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8`
 

@@ -20,13 +20,15 @@ VALUES ($1::text, $2::text, $3::text, $4::bytea)
 ON CONFLICT (key, operation, source) DO NOTHING`
 
 // insertTimedSQL is the claim of a key with a time of its own: nothing is inserted where the time ($5, microseconds
-// since 1970) lies before the retention window ($6, microseconds). clock_timestamp(), not now(): a transaction that has
-// been open for a while would still see the window of its beginning, and a purge may have gone further meanwhile.
+// since 1970) lies before the retention window ($6, microseconds), or further in the future than $7. clock_timestamp(), not
+// now(): a transaction that has been open for a while would still see the window of its beginning, and a purge may have
+// gone further meanwhile. The bound of the future is what keeps a row there until its key's time has left the window: see
+// package retention.
 const insertTimedSQL = `
 INSERT INTO /*table*/processed_events (source, operation, key, payload_hash)
 SELECT $1::text, $2::text, $3::text, $4::bytea
  WHERE timestamptz 'epoch' + $5::int8 * interval '1 microsecond'
-       >= clock_timestamp() - $6::int8 * interval '1 microsecond'
+       BETWEEN clock_timestamp() - $6::int8 * interval '1 microsecond' AND clock_timestamp() + $7::int8 * interval '1 microsecond'
 ON CONFLICT (key, operation, source) DO NOTHING`
 
 // returningXID makes the claim tell its transaction's id, which [Run] keeps to know its own row after a lost COMMIT.
@@ -43,10 +45,10 @@ SELECT encode(payload_hash, 'hex'), encode(value, 'hex'), lease_until IS NULL, c
   FROM /*table*/processed_events
  WHERE key = $3::text AND operation = $2::text AND source = $1::text`
 
-// expiredSQL tells whether a key's time lies before the retention window.
-const expiredSQL = `
-SELECT timestamptz 'epoch' + $1::int8 * interval '1 microsecond'
-       < clock_timestamp() - $2::int8 * interval '1 microsecond'`
+// windowSQL tells whether a key's time lies before the retention window, and whether it is too far in the future.
+const windowSQL = `
+SELECT timestamptz 'epoch' + $1::int8 * interval '1 microsecond' < clock_timestamp() - $2::int8 * interval '1 microsecond',
+       timestamptz 'epoch' + $1::int8 * interval '1 microsecond' > clock_timestamp() + $3::int8 * interval '1 microsecond'`
 
 // ownSQL tells whether the row was inserted by the transaction $4. The row itself is the proof: a visible row was
 // committed by the transaction that its xmin names (the id's lower 32 bits). Why not pg_xact_status($4) alone: after a
@@ -138,7 +140,7 @@ func (s SQL) on(name pg.Name) SQL {
 // Texts returns every statement, each once, for tests that prepare them on a server.
 func (s SQL) Texts() []string {
 	return []string{
-		s.insert, s.insertXID, s.insertTimed, s.insertTimedXID, s.read, expiredSQL, s.own, s.forget, limitSQL, unlimitSQL,
+		s.insert, s.insertXID, s.insertTimed, s.insertTimedXID, s.read, windowSQL, s.own, s.forget, limitSQL, unlimitSQL,
 		s.reserve, s.reserveTimed, s.takeOver, s.confirm, s.fail, s.extend, s.end, s.release, s.void, s.open, s.store,
 	}
 }

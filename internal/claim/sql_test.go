@@ -52,7 +52,7 @@ func weeklyConn(t *testing.T) (*pgx.Conn, SQL) {
 func TestPrepareWeekly(t *testing.T) {
 	t.Parallel()
 	conn, sql := weeklyConn(t)
-	for _, text := range append(sql.Texts(), windowSQL) {
+	for _, text := range sql.Texts() {
 		_, err := conn.Prepare(t.Context(), "", text)
 		require.NoError(t, err, text)
 		if strings.Contains(text, "\n WHERE key = ") {
@@ -130,7 +130,7 @@ func TestPlans(t *testing.T) {
 
 	claim := explain(t, conn, "COSTS off", defaultSQL.insert, append(key, nil)...)
 	require.Equal(t, []string{index}, claim.Arbiters)
-	claim = explain(t, conn, "COSTS off", defaultSQL.insertTimed, append(key, nil, int64(0), int64(0))...)
+	claim = explain(t, conn, "COSTS off", defaultSQL.insertTimed, append(key, nil, int64(0), int64(0), int64(0))...)
 	require.Equal(t, []string{index}, claim.Arbiters)
 
 	for name, sql := range map[string]string{"read": defaultSQL.read, "own": defaultSQL.own, "forget": defaultSQL.forget} {

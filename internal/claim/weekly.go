@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// maxSkew is how far in the future a key's time may lie, for senders whose clocks are ahead of the database's. A partition
-// of the next week is always there.
-const maxSkew = 24 * time.Hour
+// WeeklySkew is how far in the future a key's time may lie on a table of layout Weekly, for senders whose clocks are ahead of
+// the database's. A partition of the next week is always there.
+const WeeklySkew = 24 * time.Hour
 
 // insertWeeklySQL is the claim on a table of layout Weekly: nothing is inserted where the time ($5, microseconds since 1970)
 // lies before the retention window ($6, microseconds) or further in the future than $7. The bucket is computed here: a date
@@ -31,11 +31,6 @@ SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timesta
    AND e.at <= clock_timestamp() + $8::int8 * interval '1 microsecond'
 ON CONFLICT (key, operation, source, bucket) DO NOTHING
 RETURNING attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8`
-
-// windowSQL tells whether a key's time lies before the retention window, and whether it is too far in the future.
-const windowSQL = `
-SELECT timestamptz 'epoch' + $1::int8 * interval '1 microsecond' < clock_timestamp() - $2::int8 * interval '1 microsecond',
-       timestamptz 'epoch' + $1::int8 * interval '1 microsecond' > clock_timestamp() + $3::int8 * interval '1 microsecond'`
 
 // Every other statement names its row by this condition; on a table of layout Weekly by the bucket as well, which makes
 // the server look into one partition. The expression is immutable (timestamp, not timestamptz), so that the planner knows

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/retention"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -43,6 +44,10 @@ func (s Settings) Claim(source, operation, id string, f Facts) (*claim.Claim, er
 	}
 	if c.Retention == 0 {
 		c.Retention = dedup.DefaultRetention
+	}
+	c.Skew = retention.Skew(c.Retention)
+	if s.Table.Layout == dedup.Weekly {
+		c.Skew = claim.WeeklySkew
 	}
 	if c.Tries <= 0 {
 		c.Tries = defaultTries

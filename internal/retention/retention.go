@@ -27,6 +27,14 @@ const (
 	longestRest = time.Second
 )
 
+// Grace is how much longer than its retention a row stays. A key with a time of its own is refused once that time lies
+// before the window, by the time and not by the row: the row must not go before.
+func Grace(retention time.Duration) time.Duration { return min(retention/100, 24*time.Hour) }
+
+// Skew is how far ahead of the database's clock the time of a key may lie. The other half of Grace is for transactions: a
+// row's age counts from the beginning of the transaction that claimed it.
+func Skew(retention time.Duration) time.Duration { return Grace(retention) / 2 }
+
 // Purge is one purge of one table.
 type Purge struct {
 	Name  pg.Name
