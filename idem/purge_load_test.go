@@ -70,7 +70,7 @@ func TestPurgeUnderLoad(t *testing.T) {
 	_, err = old.Exec(t.Context(), `SELECT count(*) FROM (SELECT 1 FROM processed_events LIMIT 1) AS one`)
 	require.NoError(t, err)
 	again := l.during("claims alone, under an old snapshot", idle)
-	shorter := dedup.Cleaner{Table: dedup.Table{Retention: 34*day*8/9*100/101}}
+	shorter := dedup.Cleaner{Table: dedup.Table{Retention: 34 * day * 8 / 9 * 100 / 101}}
 	snapshot := l.during("while another tenth is purged, under an old snapshot", purge(shorter, size/10))
 	l.report("purged under an old snapshot")
 	l.during("while VACUUM runs, under an old snapshot", vacuum)
