@@ -29,7 +29,8 @@ SELECT $1::text, $2::text, $3::text, $4::bytea
        >= clock_timestamp() - $6::int8 * interval '1 microsecond'
 ON CONFLICT (key, operation, source) DO NOTHING`
 
-// returningXID makes the claim tell its transaction's id, which [Run] keeps to know its own row after a lost COMMIT.
+// returningXID makes a claim, or a confirmation, tell its transaction's id. [Run] keeps it to know its own row after a lost
+// COMMIT; and where the driver does not know the state of its connection, it is what that is checked by.
 const returningXID = `
 RETURNING pg_current_xact_id()::text::int8`
 
@@ -88,7 +89,7 @@ type SQL struct {
 	table                                                             string // for messages
 	insert, insertXID, insertTimed, insertTimedXID, read, own, forget string
 
-	reserve, reserveTimed, takeOver, confirm, fail, extend, end, release, void, open, store string
+	reserve, reserveTimed, takeOver, confirm, confirmXID, fail, extend, end, release, void, open, store string
 }
 
 var defaultSQL = render(pg.Name{Table: DefaultTable})
@@ -134,6 +135,7 @@ func render(name pg.Name) SQL {
 		reserveTimed:   on(reserveTimedSQL),
 		takeOver:       on(takeOverSQL),
 		confirm:        on(confirmSQL),
+		confirmXID:     on(confirmSQL + returningXID),
 		fail:           on(failSQL),
 		extend:         on(extendSQL),
 		end:            on(endSQL),
@@ -148,7 +150,7 @@ func render(name pg.Name) SQL {
 func (s SQL) Texts() []string {
 	return []string{
 		s.insert, s.insertXID, s.insertTimed, s.insertTimedXID, s.read, expiredSQL, s.own, s.forget, limitSQL, unlimitSQL,
-		s.reserve, s.reserveTimed, s.takeOver, s.confirm, s.fail, s.extend, s.end, s.release, s.void, s.open, s.store,
+		s.reserve, s.reserveTimed, s.takeOver, s.confirm, s.confirmXID, s.fail, s.extend, s.end, s.release, s.void, s.open, s.store,
 	}
 }
 

@@ -51,7 +51,7 @@ func (s SQL) byWeek() SQL {
 	s.weekly = true
 	s.insertTimed, s.insertTimedXID, s.reserveTimed = on(insertWeeklySQL), on(insertWeeklySQL+returningXID), on(reserveWeeklySQL)
 	for _, sql := range []*string{
-		&s.read, &s.own, &s.forget, &s.takeOver, &s.confirm, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.store,
+		&s.read, &s.own, &s.forget, &s.takeOver, &s.confirm, &s.confirmXID, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.store,
 	} {
 		n := 0
 		for strings.Contains(*sql, fmt.Sprintf("$%d::", n+1)) {
