@@ -59,7 +59,7 @@ func (s SQL) byWeek() SQL {
 		}
 		*sql = strings.Replace(*sql, keySQL, keySQL+fmt.Sprintf(bucketSQL, n+1), 1)
 	}
-	s.open = strings.Replace(s.open, "payload_hash\n", "payload_hash, (extract(epoch FROM event_time) * 1000000)::int8\n", 1)
+	s.open = strings.Replace(s.open, "\n  FROM", ", (extract(epoch FROM event_time) * 1000000)::int8\n  FROM", 1)
 	return s
 }
 
