@@ -2,13 +2,12 @@ package idem
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/front"
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
@@ -74,7 +73,18 @@ type Call[T any] struct {
 func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
 	var v T
 	out, err := c.Once.call(ctx, key, func(engine *claim.Claim) (res claim.Result, err error) {
-		v, res, err = c.run(ctx, db, key, engine)
+		var tx pgx.Tx
+		begun := func(t pgx.Tx) { tx = t }
+		apply := func(ctx context.Context, v T) error {
+			if c.Apply == nil {
+				return nil
+			}
+			return run(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return c.Apply(ctx, tx, v) })
+		}
+		v, res, err = front.Call[T]{
+			Lease: c.Lease, Remembers: c.Remembers, External: key.External(), Send: c.Send, Apply: apply,
+			Conn: pg.FromPgxAlone(db), DB: pg.FromPgxDB(db, c.Once.TxOptions, begun),
+		}.Run(ctx, engine)
 		return res, err
 	})
 	if err != nil {
@@ -84,148 +94,11 @@ func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
 	return v, out, nil
 }
 
-func (c Call[T]) run(ctx context.Context, db DB, key Key, engine *claim.Claim) (v T, res claim.Result, err error) {
-	if c.Lease <= 0 {
-		return v, res, &claim.Failure{Stage: "reserve", Err: errLease}
-	}
-	conn := pg.FromPgxAlone(db)
-	begun := time.Now()
-	held, rec, res, err := engine.Reserve(ctx, conn, c.Lease, max(c.Remembers, 0))
-	res.Waited = time.Since(begun)
-	if err != nil {
-		return v, res, err
-	}
-	if held == nil {
-		if v, err = decode[T](rec.Value); err != nil {
-			return v, res, &claim.Failure{Stage: "value", Err: err}
-		}
-		return v, res, nil
-	}
-	// Whatever ends the attempt and leaves the key open, a panic too, ends the lease: the next delivery need not wait. Where
-	// that cannot be said, it runs out by itself; and after a take-over it changes nothing.
-	settled := false
-	defer func() {
-		if !settled {
-			_ = detached(ctx, func(ctx context.Context) error { return engine.End(ctx, conn, *held) })
-		}
-		res.Held = time.Since(begun) - res.Waited
-	}()
-	// The server began the lease later than held.Since, when it had the statement: Send's context ends before it.
-	if v, settled, err = c.send(ctx, conn, key, engine, *held, held.Since.Add(c.Lease)); err != nil {
-		return v, res, err
-	}
-	value, err := encodeValue(v)
-	if err != nil {
-		return v, res, &claim.Failure{Stage: "value", Err: err}
-	}
-	ctx, cancel := outliving(ctx)
-	defer cancel()
-	var tx pgx.Tx
-	own := pg.FromPgxDB(db, c.Once.TxOptions, func(t pgx.Tx) { tx = t })
-	err = engine.Finish(ctx, own, *held, value, func(ctx context.Context) error {
-		if c.Apply == nil {
-			return nil
-		}
-		return run(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return c.Apply(ctx, tx, v) })
-	})
-	if err != nil {
-		return v, res, err
-	}
-	settled = true
-	res.Outcome = claim.Executed
-	return v, res, nil
-}
-
-// send makes one attempt, and says whether that has settled or released the key.
-func (c Call[T]) send(
-	ctx context.Context, conn pg.Conn, key Key, engine *claim.Claim, held claim.Lease, until time.Time,
-) (v T, settled bool, err error) {
-	release := func(ctx context.Context) error { return engine.Release(ctx, conn, held) }
-	sendCtx, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
-	if err := sendCtx.Err(); err != nil {
-		settled, err = settle(ctx, err, &claim.Failure{Stage: "send", Err: err}, release)
-		return v, settled, err
-	}
-	v, err = c.Send(sendCtx, key.External())
-	var m *marked
-	if err == nil || !errors.As(err, &m) {
-		return v, false, err
-	}
-	// Without the mark, and what was wrapped around it: a Send that makes a Call of its own must give its word itself.
-	err = m.err
-	if !m.final {
-		settled, err = settle(ctx, err, err, release)
-		return v, settled, err
-	}
-	text := failureText(err)
-	settled, err = settle(ctx, err, &claim.Failure{Stage: "send", Err: &claim.Final{Value: text, Err: err}},
-		func(ctx context.Context) error { return engine.Fail(ctx, conn, held, text) })
-	return v, settled, err
-}
-
-// failureText is what is stored of a final failure.
-func failureText(err error) []byte {
-	return cut(err.Error())
-}
-
-func cut(s string) []byte {
-	const most = 4096
-	return []byte(s[:min(len(s), most)])
-}
-
-// settle records how an attempt ended, and returns end. Where it cannot be recorded the key stays open, and the error says
-// so, and what the call ended in.
-func settle(ctx context.Context, cause, end error, move func(context.Context) error) (settled bool, err error) {
-	err = detached(ctx, move)
-	if err == nil {
-		return true, end
-	}
-	var f *claim.Failure
-	if errors.As(err, &f) {
-		f.Err = fmt.Errorf("%w; the call had ended in: %w", f.Err, cause)
-	}
-	return false, err
-}
-
-// cleanUpTime is what an attempt has to leave things in order once its context is done.
-const cleanUpTime = 5 * time.Second
-
-// detached calls f with a context that does not end with ctx: what an attempt leaves behind is cleaned up all the same.
-func detached(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
-	defer cancel()
-	return f(ctx)
-}
-
-// outliving returns a context that ends when ctx has been done for cleanUpTime.
-func outliving(ctx context.Context) (context.Context, context.CancelFunc) {
-	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(cleanUpTime, cancel) })
-	return longer, func() { stop(); cancel() }
-}
-
-// marked is an error with the caller's word on it.
-type marked struct {
-	err   error
-	final bool
-}
-
-func (m *marked) Error() string { return m.err.Error() }
-func (m *marked) Unwrap() error { return m.err }
-
 // Final marks an error of [Call].Send that no retry can mend: a declined card, an order that is closed. Its text is stored,
 // 4,096 bytes of it at the most, and given to duplicates in a *[FinalError]; so it must hold no secret. It must be certain that the provider refused:
 // a time-out is not that. Mark an error last: what is wrapped around the mark is dropped. Final(nil) is nil.
-func Final(err error) error { return mark(err, true) }
+func Final(err error) error { return front.Mark(err, true) }
 
 // Unsent marks an error of [Call].Send that came before anything was sent: no connection could be had, say. The
 // reservation is released, and the next delivery begins anew. Unsent(nil) is nil.
-func Unsent(err error) error { return mark(err, false) }
-
-func mark(err error, final bool) error {
-	if err == nil {
-		return nil
-	}
-	return &marked{err, final}
-}
+func Unsent(err error) error { return front.Mark(err, false) }

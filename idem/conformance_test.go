@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 				cfg := pgtest.Config(t)
 				cfg.ConnConfig.DefaultQueryExecMode = mode
 				cfg.MaxConns = 16
-				return pgxDB{pgtest.PoolConfig(t, cfg)}
+				return newDB(pgtest.PoolConfig(t, cfg))
 			}})
 		})
 	}
@@ -42,7 +42,7 @@ func TestConformanceOfLayouts(t *testing.T) {
 			conformance.Run(t, conformance.Door{Layout: layout, Open: func(t *testing.T) conformance.DB {
 				cfg := pgtest.Config(t)
 				cfg.MaxConns = 16
-				return pgxDB{pgtest.PoolConfig(t, cfg)}
+				return newDB(pgtest.PoolConfig(t, cfg))
 			}})
 		})
 	}
@@ -66,6 +66,7 @@ func once(s conformance.Settings) idem.Once {
 
 // pgxQuerier is a pool or a transaction.
 type pgxQuerier interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
@@ -82,14 +83,53 @@ func (q querier) Int(ctx context.Context, sql string, args ...any) (n int64, err
 	return n, err
 }
 
-type pgxDB struct{ pool *pgxpool.Pool }
-
-func (d pgxDB) Exec(ctx context.Context, sql string, args ...any) error {
-	return querier{d.pool}.Exec(ctx, sql, args...)
+func (q querier) Move(ctx context.Context, r conformance.Reservation, m conformance.Move) error {
+	held := r.Held.(idem.Reservation)
+	switch m.Name {
+	case "fail":
+		return held.Fail(ctx, q.q, m.Value)
+	case "extend":
+		return held.Extend(ctx, q.q, m.Lease)
+	case "release":
+		return held.Release(ctx, q.q)
+	case "void":
+		return held.Void(ctx, q.q)
+	}
+	panic(m.Name)
 }
 
-func (d pgxDB) Int(ctx context.Context, sql string, args ...any) (int64, error) {
-	return querier{d.pool}.Int(ctx, sql, args...)
+type pgxDB struct {
+	querier
+	pool *pgxpool.Pool
+}
+
+func newDB(pool *pgxpool.Pool) pgxDB { return pgxDB{querier{pool}, pool} }
+
+func (d pgxDB) RunReturning(
+	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
+) (conformance.Receipt, idem.Outcome, error) {
+	return idem.Returning[conformance.Receipt]{Once: once(s)}.Run(ctx, d.pool, key, func(ctx context.Context, tx pgx.Tx) (conformance.Receipt, error) {
+		return fn(ctx, pgxTx{querier{tx}, tx})
+	})
+}
+
+func (d pgxDB) Reserve(ctx context.Context, s conformance.Settings, key idem.Key, lease time.Duration) (conformance.Reservation, idem.Outcome, error) {
+	r, out, err := once(s).Reserve(ctx, d.pool, key, lease)
+	return conformance.Reservation{Attempt: r.Attempt, Value: r.Value, Held: r}, out, err
+}
+
+func (d pgxDB) Open(ctx context.Context, s conformance.Settings, scope idem.Scope, limit int) ([]idem.OpenKey, error) {
+	return once(s).Open(ctx, d.pool, scope, limit)
+}
+
+func (d pgxDB) Call(ctx context.Context, c conformance.Call, key idem.Key) (conformance.Receipt, idem.Outcome, error) {
+	call := idem.Call[conformance.Receipt]{Once: once(c.Settings), Lease: c.Lease, Remembers: c.Remembers, Send: c.Send}
+	if c.Apply != nil {
+		call.Apply = func(ctx context.Context, tx pgx.Tx, v conformance.Receipt) error {
+			return c.Apply(ctx, pgxTx{querier{tx}, tx}, v)
+		}
+	}
+	return call.Run(ctx, d.pool, key)
 }
 
 func (d pgxDB) Begin(ctx context.Context, level string) (conformance.Tx, error) {
@@ -132,6 +172,18 @@ type pgxTx struct {
 
 func (t pgxTx) Do(ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error) (idem.Outcome, error) {
 	return once(s).Do(ctx, t.tx, key, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxTx{querier{tx}, tx}) })
+}
+
+func (t pgxTx) DoReturning(
+	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
+) (conformance.Receipt, idem.Outcome, error) {
+	return idem.Returning[conformance.Receipt]{Once: once(s)}.Do(ctx, t.tx, key, func(ctx context.Context, tx pgx.Tx) (conformance.Receipt, error) {
+		return fn(ctx, pgxTx{querier{tx}, tx})
+	})
+}
+
+func (t pgxTx) Confirm(ctx context.Context, r conformance.Reservation, value []byte) error {
+	return r.Held.(idem.Reservation).Confirm(ctx, t.tx, value)
 }
 
 func (t pgxTx) Forget(ctx context.Context, s conformance.Settings, key idem.Key) error {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 
 	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/internal/front"
 )
 
 // derived stands between an id and the parts of a derivation. No part is empty, so that it stands nowhere else. Why not
@@ -28,26 +29,29 @@ func (k Key) Derive(operation string, parts ...string) Key {
 	if k.Validate() != nil {
 		return k
 	}
-	d := Key{scope: Scope{k.scope.Source, operation}, id: k.id}
-	if d.fault = d.scope.fault(); d.fault != (KeyError{}) {
-		return d.faulty()
+	s := Scope{k.Scope().Source, operation}
+	d := s.key(k.ID())
+	if d.fault != (KeyError{}) {
+		return s.faulty(d.fault)
 	}
 	if len(parts) == 0 {
 		return d
 	}
-	if d.fault = faultOfParts(parts); d.fault != (KeyError{}) {
-		return d.faulty()
+	if f := faultOfParts(parts); f != (KeyError{}) {
+		return s.faulty(f)
 	}
-	if len(k.id)+len(derived)+encodedLen(parts) > dedup.MaxKeyBytes {
-		d.fault = KeyError{"key", "is too long; use HashedKey"}
-		return d.faulty()
+	if len(k.ID())+len(derived)+encodedLen(parts) > dedup.MaxKeyBytes {
+		return s.faulty(KeyError{"key", "is too long; use HashedKey"})
 	}
-	d.id += derived + encode(parts)
-	return d
+	return s.key(k.ID() + derived + encode(parts))
 }
 
-// faulty is k without its id, which is not valid.
-func (k Key) faulty() Key { return Key{scope: k.scope, fault: k.fault} }
+// faulty returns a key that is not valid, and has no id.
+func (s Scope) faulty(f KeyError) Key {
+	k := s.key("")
+	k.fault = f
+	return k
+}
 
 // externalVersion begins every external key. What stands behind it may change only together with it: a provider that has
 // seen one form of a key must never be shown another one for the same effect.
@@ -61,8 +65,9 @@ func (k Key) External() string {
 	if k.Validate() != nil {
 		return ""
 	}
+	n := front.NameOf(k.facts)
 	h := sha256.New()
-	for _, s := range []string{k.scope.Source, k.scope.Operation, k.id} {
+	for _, s := range []string{n.Source, n.Operation, n.ID} {
 		var size [8]byte
 		binary.BigEndian.PutUint64(size[:], uint64(len(s)))
 		h.Write(size[:])

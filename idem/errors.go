@@ -117,18 +117,11 @@ func Retryable(err error) bool {
 
 // translate gives the engine's failures the types of this package. The effect's own errors pass as they are.
 func (o Once) translate(key Key, err error) error {
-	f, ok := err.(*claim.Failure)
-	if !ok {
-		return err
-	}
-	var fault *front.KeyFault
-	if errors.As(f.Err, &fault) {
-		return &KeyError{fault.Role, fault.Problem}
-	}
-	e := &Error{Scope: key.scope, Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: f.Cause()}
-	var final *claim.Final
-	if errors.As(f.Err, &final) {
-		e.Err = &FinalError{Value: final.Value, Err: final.Err}
-	}
-	return e
+	return front.Translate(err, front.Types{
+		Fault: func(f *front.KeyFault) error { return &KeyError{f.Role, f.Problem} },
+		Final: func(f *claim.Final) error { return &FinalError{Value: f.Value, Err: f.Err} },
+		Failure: func(f *claim.Failure, cause error) error {
+			return &Error{Scope: key.Scope(), Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: cause}
+		},
+	})
 }

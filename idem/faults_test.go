@@ -93,7 +93,7 @@ func (s *site) gone(pool *pgxpool.Pool) {
 	require.Eventually(s, func() bool { return pool.Stat().AcquiredConns() == 0 }, 20*time.Second, time.Millisecond,
 		"a connection is lost to the pool")
 	closes(s.T, pool)
-	require.True(s, pgxDB{s.sound}.Idle(s.ctx), "a transaction is still open")
+	require.True(s, newDB(s.sound).Idle(s.ctx), "a transaction is still open")
 }
 
 // modes are those of the short and of the long form.

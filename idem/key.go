@@ -25,7 +25,7 @@ type Scope struct{ Source, Operation string }
 // The stored form is readable: the parts joined by "/", with "%" and "/" inside a part written as %25 and %2F. It must
 // have at most 1,024 bytes; longer ones are for [Scope.HashedKey]. Parts must not be empty, must be UTF-8, without NUL.
 func (s Scope) Key(parts ...string) Key {
-	k := Key{scope: s, fault: s.fault()}
+	k := s.key("")
 	if k.fault != (KeyError{}) {
 		return k
 	}
@@ -36,8 +36,7 @@ func (s Scope) Key(parts ...string) Key {
 		k.fault = KeyError{"key", "is too long; use HashedKey"}
 		return k
 	}
-	k.id = encode(parts)
-	return k
+	return s.key(encode(parts))
 }
 
 // HashedKey returns the key of an id that is too long to store, or secret: the stored form is the SHA-256 of what
@@ -45,7 +44,7 @@ func (s Scope) Key(parts ...string) Key {
 // same as a key that Key makes. It also suits jobs named by (operation, entity, version). Parts must not be empty; they
 // may hold any bytes.
 func (s Scope) HashedKey(parts ...string) Key {
-	k := Key{scope: s, fault: s.fault()}
+	k := s.key("")
 	if k.fault != (KeyError{}) {
 		return k
 	}
@@ -53,8 +52,7 @@ func (s Scope) HashedKey(parts ...string) Key {
 		return k
 	}
 	sum := sha256.Sum256([]byte(encode(parts)))
-	k.id = hashedPrefix + hex.EncodeToString(sum[:])
-	return k
+	return s.key(hashedPrefix + hex.EncodeToString(sum[:]))
 }
 
 // hashedPrefix cannot begin what encode returns: there, a "%" is always followed by 25 or 2F.
@@ -63,14 +61,17 @@ const hashedPrefix = "%sha256:"
 // Key names one effect of one message. Only a [Scope] makes one. It is a small value, comparable with == (time and payload
 // included) and safe to copy. The zero Key is not valid.
 type Key struct {
-	scope Scope
-	id    string
-	facts // its time and payload
+	facts
 	fault KeyError
 }
 
-// facts are embedded, and not a field, so that the other front doors can read them.
+// facts are embedded, and not a field, so that the other front doors can read them, and make keys of rows.
 type facts = front.Facts
+
+// key returns the key of a stored form, and nothing but that and a fault of the scope's.
+func (s Scope) key(id string) Key {
+	return Key{front.Named(front.Name{Source: s.Source, Operation: s.Operation, ID: id}), s.fault()}
+}
 
 // OccurredAt returns the key with the event's own time, as the sender states it. It must be the same on every retry:
 // never the time of receipt, never a header that each attempt renews. A key whose time lies before the table's retention
@@ -98,15 +99,19 @@ func (k Key) WithPayload(b []byte) Key {
 }
 
 // Scope returns the scope that made the key.
-func (k Key) Scope() Scope { return k.scope }
+func (k Key) Scope() Scope {
+	n := front.NameOf(k.facts)
+	return Scope{n.Source, n.Operation}
+}
 
 // ID returns the stored form of the parts, without the scope. It is empty where the key is not valid.
-func (k Key) ID() string { return k.id }
+func (k Key) ID() string { return front.NameOf(k.facts).ID }
 
 // String returns source, operation and id joined by "/", with "%" and "/" inside of source and operation escaped as in
 // [Scope.Key]. It holds the id: do not log it where ids are secret.
 func (k Key) String() string {
-	return escape(k.scope.Source) + "/" + escape(k.scope.Operation) + "/" + k.id
+	n := front.NameOf(k.facts)
+	return escape(n.Source) + "/" + escape(n.Operation) + "/" + n.ID
 }
 
 // Validate returns a *[KeyError] where the key cannot be stored, and nil otherwise. Every function of this package that
@@ -116,7 +121,7 @@ func (k Key) Validate() error {
 	case k.fault != (KeyError{}):
 		fault := k.fault
 		return &fault
-	case k.id == "":
+	case k.ID() == "":
 		return &KeyError{"key", "is the zero Key; make keys with Scope.Key"}
 	}
 	return nil

@@ -146,7 +146,10 @@ func (o Once) claim(key Key) (*claim.Claim, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	s := front.Settings{Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries}
-	c, err := s.Claim(key.scope.Source, key.scope.Operation, key.id, key.facts)
+	c, err := o.settings().Claim(key.facts)
 	return c, o.translate(key, err)
+}
+
+func (o Once) settings() front.Settings {
+	return front.Settings{Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries}
 }

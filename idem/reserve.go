@@ -2,12 +2,10 @@ package idem
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/internal/claim"
 	"github.com/pgonce/pgonce/internal/front"
 	"github.com/pgonce/pgonce/internal/pg"
@@ -61,20 +59,15 @@ func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) 
 	if err != nil {
 		return Reservation{}, 0, err
 	}
-	if lease <= 0 {
-		return Reservation{}, 0, o.translate(key, &claim.Failure{Stage: "reserve", Err: errLease})
-	}
-	held, rec, res, err := c.Reserve(ctx, pg.FromPgxAlone(db), lease, -1)
+	held, rec, err := front.Reserve(ctx, c, pg.FromPgxAlone(db), lease)
 	switch {
 	case err != nil:
 		return Reservation{}, 0, o.translate(key, err)
 	case held == nil:
-		return Reservation{Key: key, Attempt: int(rec.Attempt), Value: rec.Value}, Outcome(res.Outcome), nil
+		return Reservation{Key: key, Attempt: int(rec.Attempt), Value: rec.Value}, Duplicate, nil
 	}
 	return Reservation{Key: key, Attempt: int(held.Attempt), once: o, lease: *held}, Executed, nil
 }
-
-var errLease = errors.New("the lease must be positive")
 
 // Confirm settles the key as done, with a value for duplicates (at most dedup.MaxValueBytes; nil: none), in the caller's
 // transaction: what the answer of the provider leads to in the database belongs into the same one. The lease may have run
@@ -85,7 +78,7 @@ var errLease = errors.New("the lease must be positive")
 // Duplicates of a [Call] decode value as JSON: to settle one of those by hand, give it the JSON of its answer.
 func (r Reservation) Confirm(ctx context.Context, tx pgx.Tx, value []byte) error {
 	t := pg.FromPgxTx(tx)
-	err := r.move(value, func(c *claim.Claim) error { return c.Confirm(ctx, t, r.lease, value) })
+	err := r.move(func(h front.Held) error { return h.Confirm(ctx, t, value) })
 	if err != nil {
 		t.Fail(ctx)
 	}
@@ -98,7 +91,7 @@ func (r Reservation) Fail(ctx context.Context, db interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }, value []byte,
 ) error {
-	return r.move(value, func(c *claim.Claim) error { return c.Fail(ctx, pg.FromPgx(db), r.lease, value) })
+	return r.move(func(h front.Held) error { return h.Fail(ctx, pg.FromPgx(db), value) })
 }
 
 // Extend prolongs the lease to lease from now, by the server's clock; it never shortens it. lease must be positive. For an
@@ -107,12 +100,7 @@ func (r Reservation) Extend(ctx context.Context, db interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }, lease time.Duration,
 ) error {
-	return r.move(nil, func(c *claim.Claim) error {
-		if lease <= 0 {
-			return &claim.Failure{Stage: "extend", Err: errLease}
-		}
-		return c.Extend(ctx, pg.FromPgx(db), r.lease, lease)
-	})
+	return r.move(func(h front.Held) error { return h.Extend(ctx, pg.FromPgx(db), lease) })
 }
 
 // Release ends an attempt that is known to have sent nothing. After a first attempt the key is as if it had never been
@@ -121,7 +109,7 @@ func (r Reservation) Release(ctx context.Context, db interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 },
 ) error {
-	return r.move(nil, func(c *claim.Claim) error { return c.Release(ctx, pg.FromPgx(db), r.lease) })
+	return r.move(func(h front.Held) error { return h.Release(ctx, pg.FromPgx(db)) })
 }
 
 // Void deletes the key, of which it was found out that no attempt took effect: the next delivery begins anew. It is one of
@@ -131,24 +119,15 @@ func (r Reservation) Void(ctx context.Context, db interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 },
 ) error {
-	return r.move(nil, func(c *claim.Claim) error { return c.Void(ctx, pg.FromPgx(db), r.lease) })
+	return r.move(func(h front.Held) error { return h.Void(ctx, pg.FromPgx(db)) })
 }
 
-var errNotHeld = errors.New("this Reservation holds nothing; take one that Reserve returned with Executed")
-
-func (r Reservation) move(value []byte, move func(*claim.Claim) error) error {
+func (r Reservation) move(move func(front.Held) error) error {
 	c, err := r.once.claim(r.Key)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case r.lease == (claim.Lease{}):
-		err = &claim.Failure{Stage: "reserve", Err: errNotHeld}
-	case len(value) > dedup.MaxValueBytes:
-		err = &claim.Failure{Stage: "value", Err: errTooLarge}
-	default:
-		err = move(c)
 	}
-	return r.once.translate(r.Key, err)
+	return r.once.translate(r.Key, move(front.Held{Claim: c, Lease: r.lease}))
 }
 
 // OpenKey is a key that is reserved or unfinished.
@@ -171,22 +150,13 @@ func (o Once) Open(ctx context.Context, db interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }, scope Scope, limit int,
 ) ([]OpenKey, error) {
-	c, err := o.claim(Key{scope: Scope{"-", "-"}, id: "-", facts: front.FromMicro(0)}) // any key will do: only the table counts
+	found, err := o.settings().Open(ctx, pg.FromPgx(db), scope.Source, scope.Operation, limit)
 	if err != nil {
-		return nil, err
-	}
-	c.Source, c.Operation = scope.Source, scope.Operation
-	found, err := c.OpenKeys(ctx, pg.FromPgx(db), limit)
-	if err != nil {
-		return nil, o.translate(Key{scope: scope}, err)
+		return nil, o.translate(scope.key(""), err)
 	}
 	all := make([]OpenKey, len(found))
 	for i, f := range found {
-		k := Key{scope: Scope{f.Source, f.Operation}, id: f.Key}
-		if _, inside := front.MillisOf(f.Key); o.Table.Layout == dedup.Weekly && !inside {
-			k.facts = front.FromMicro(f.At)
-		}
-		all[i] = OpenKey{k, record(f.Record)}
+		all[i] = OpenKey{Key{facts: f.Facts}, record(f.Record)}
 	}
 	return all, nil
 }

@@ -181,6 +181,21 @@ func (q querier) Lookup(ctx context.Context, s conformance.Settings, key idem.Ke
 	return once(s).Lookup(ctx, q.q, key)
 }
 
+func (q querier) Move(ctx context.Context, r conformance.Reservation, m conformance.Move) error {
+	held := r.Held.(idemsql.Reservation)
+	switch m.Name {
+	case "fail":
+		return held.Fail(ctx, q.q, m.Value)
+	case "extend":
+		return held.Extend(ctx, q.q, m.Lease)
+	case "release":
+		return held.Release(ctx, q.q)
+	case "void":
+		return held.Void(ctx, q.q)
+	}
+	panic(m.Name)
+}
+
 type sqlDB struct {
 	querier
 	db *sql.DB
@@ -198,6 +213,33 @@ func (d sqlDB) Begin(ctx context.Context, level string) (conformance.Tx, error) 
 
 func (d sqlDB) Run(ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error) (idem.Outcome, error) {
 	return once(s).Run(ctx, d.db, key, func(ctx context.Context, tx idemsql.Tx) error { return fn(ctx, sqlTx{querier{tx}}) })
+}
+
+func (d sqlDB) RunReturning(
+	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
+) (conformance.Receipt, idem.Outcome, error) {
+	return idemsql.Returning[conformance.Receipt]{Once: once(s)}.Run(ctx, d.db, key, func(ctx context.Context, tx idemsql.Tx) (conformance.Receipt, error) {
+		return fn(ctx, sqlTx{querier{tx}})
+	})
+}
+
+func (d sqlDB) Reserve(ctx context.Context, s conformance.Settings, key idem.Key, lease time.Duration) (conformance.Reservation, idem.Outcome, error) {
+	r, out, err := once(s).Reserve(ctx, d.db, key, lease)
+	return conformance.Reservation{Attempt: r.Attempt, Value: r.Value, Held: r}, out, err
+}
+
+func (d sqlDB) Open(ctx context.Context, s conformance.Settings, scope idem.Scope, limit int) ([]idem.OpenKey, error) {
+	return once(s).Open(ctx, d.db, scope, limit)
+}
+
+func (d sqlDB) Call(ctx context.Context, c conformance.Call, key idem.Key) (conformance.Receipt, idem.Outcome, error) {
+	call := idemsql.Call[conformance.Receipt]{Once: once(c.Settings), Lease: c.Lease, Remembers: c.Remembers, Send: c.Send}
+	if c.Apply != nil {
+		call.Apply = func(ctx context.Context, tx idemsql.Tx, v conformance.Receipt) error {
+			return c.Apply(ctx, sqlTx{querier{tx}}, v)
+		}
+	}
+	return call.Run(ctx, d.db, key)
 }
 
 func (d sqlDB) Idle(ctx context.Context) bool {
@@ -223,6 +265,18 @@ func (t sqlTx) Do(ctx context.Context, s conformance.Settings, key idem.Key, fn 
 	return once(s).Do(ctx, t.q, key, func(ctx context.Context, tx idemsql.Tx) error {
 		return fn(ctx, sqlTx{querier{tx}})
 	})
+}
+
+func (t sqlTx) DoReturning(
+	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
+) (conformance.Receipt, idem.Outcome, error) {
+	return idemsql.Returning[conformance.Receipt]{Once: once(s)}.Do(ctx, t.q, key, func(ctx context.Context, tx idemsql.Tx) (conformance.Receipt, error) {
+		return fn(ctx, sqlTx{querier{tx}})
+	})
+}
+
+func (t sqlTx) Confirm(ctx context.Context, r conformance.Reservation, value []byte) error {
+	return r.Held.(idemsql.Reservation).Confirm(ctx, t.q, value)
 }
 
 func (t sqlTx) Forget(ctx context.Context, s conformance.Settings, key idem.Key) error {

@@ -3,7 +3,6 @@ package idemsql
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"time"
 
 	"github.com/pgonce/pgonce/dedup"
@@ -14,17 +13,17 @@ import (
 	"github.com/pgonce/pgonce/pgerr"
 )
 
-// Conn is anything that runs statements as database/sql does. [Do] and [Forget] want one that is in a transaction: a
-// *sql.Tx, a *sqlx.Tx, the ConnPool of a GORM transaction, a *sql.Conn on which one was begun, or a wrapper of these. For
-// [Lookup] and [Verify] a *sql.DB will do.
+// Conn is anything that runs statements as database/sql does. [Do], [Once.Forget] and [Reservation.Confirm] want one that is
+// in a transaction: a *sql.Tx, a *sqlx.Tx, the ConnPool of a GORM transaction, a *sql.Conn on which one was begun, or a
+// wrapper of these. For everything else a *sql.DB will do.
 type Conn interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// DB is what [Run] and [Migrate] need to begin their transaction: a *sql.DB, a *sqlx.DB, a *sql.Conn, or a wrapper of one.
+// DB is what [Run], [Once.Reserve], [Call] and [Migrate] need to begin their transactions: a *sql.DB, a *sqlx.DB, a *sql.Conn, or a wrapper of one.
 // A *sql.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not compile; a
-// *sql.Conn that is in a transaction is refused, by Run with pgx, by the driver with lib/pq. A driver that is wrapped in
+// *sql.Conn that is in a transaction is refused, with pgx before any SQL, with lib/pq by the driver. A driver that is wrapped in
 // another one, as for tracing, may hide it: then the outer transaction would be committed.
 type DB interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
@@ -171,25 +170,21 @@ func (o Once) claim(key idem.Key) (*claim.Claim, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	s := front.Settings{Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries}
-	c, err := s.Claim(key.Scope().Source, key.Scope().Operation, key.ID(), front.FactsOf(key))
+	c, err := o.settings().Claim(front.FactsOf(key))
 	return c, o.translate(key, err)
+}
+
+func (o Once) settings() front.Settings {
+	return front.Settings{Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries}
 }
 
 // translate gives the engine's failures the types of package idem. The effect's own errors pass as they are.
 func (o Once) translate(key idem.Key, err error) error {
-	f, ok := err.(*claim.Failure)
-	if !ok {
-		return err
-	}
-	var fault *front.KeyFault
-	if errors.As(f.Err, &fault) {
-		return &idem.KeyError{Role: fault.Role, Problem: fault.Problem}
-	}
-	e := &idem.Error{Scope: key.Scope(), Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: f.Cause()}
-	var final *claim.Final
-	if errors.As(f.Err, &final) {
-		e.Err = &idem.FinalError{Value: final.Value}
-	}
-	return e
+	return front.Translate(err, front.Types{
+		Fault: func(f *front.KeyFault) error { return &idem.KeyError{Role: f.Role, Problem: f.Problem} },
+		Final: func(f *claim.Final) error { return &idem.FinalError{Value: f.Value, Err: f.Err} },
+		Failure: func(f *claim.Failure, cause error) error {
+			return &idem.Error{Scope: key.Scope(), Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: cause}
+		},
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/internal/claim"
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
@@ -23,10 +24,14 @@ func (o Once) Lookup(ctx context.Context, db Conn, key idem.Key) (idem.Record, e
 	if err != nil {
 		return idem.Record{}, o.translate(key, err)
 	}
+	return record(r), nil
+}
+
+func record(r claim.Record) idem.Record {
 	return idem.Record{
 		ProcessedAt: time.UnixMicro(r.ProcessedAt), Age: time.Duration(r.AgeMicros) * time.Microsecond,
 		PayloadHash: r.PayloadHash, Value: r.Value, State: idem.State(r.State()), Attempt: int(r.Attempt),
-	}, nil
+	}
 }
 
 // Forget deletes the key in the caller's transaction; once that commits, the next delivery runs the effect again. It is

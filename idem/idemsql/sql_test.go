@@ -166,6 +166,18 @@ func TestConnectionInTransaction(t *testing.T) {
 					require.Zero(s, out)
 					return err
 				},
+				"Reserve": func(c *sql.Conn) error {
+					_, out, err := idemsql.Once{}.Reserve(s.ctx, c, stripe.Key("1"), time.Hour)
+					require.Zero(s, out)
+					return err
+				},
+				"Call": func(c *sql.Conn) error {
+					call := s.till(stripe.Key("1"))
+					_, out, err := call.Run(s.ctx, c, stripe.Key("1"))
+					require.Zero(s, out)
+					require.Zero(s, call.sent.Load())
+					return err
+				},
 				"Migrate": func(c *sql.Conn) error { return idemsql.Migrate(s.ctx, c) },
 			} {
 				conn, err := s.sound.Conn(s.ctx)

@@ -220,7 +220,9 @@ func (c *Claim) Finish(ctx context.Context, db pg.DB, l Lease, value []byte, fn 
 // finish is one transaction of Finish.
 func (r *run) finish(ctx context.Context, l Lease, value []byte) error {
 	r.again = false
-	s := r.moveStmt(r.SQL.confirm, l, bytes(value))
+	var xid int64
+	s := r.moveStmt(r.SQL.confirmXID, l, bytes(value))
+	s.Dest = []any{&xid}
 	tx, err := r.db.Begin(ctx, s)
 	if err != nil {
 		r.again = ctx.Err() == nil && retryable(err)
@@ -230,10 +232,10 @@ func (r *run) finish(ctx context.Context, l Lease, value []byte) error {
 		return r.finished(ctx, tx, l)
 	}
 	r.lostXID, r.lost = 0, nil
-	if err := r.effect(ctx, tx, 0); err != nil { // 0: only pgx gets here, whose Check needs no id
+	if err := r.effect(ctx, tx, xid); err != nil {
 		return err
 	}
-	return r.commit(ctx, tx, 1)
+	return r.commit(ctx, tx, xid)
 }
 
 // finished tells a lease that was lost from a COMMIT that took place, though its reply was lost: only the holder of an

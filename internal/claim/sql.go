@@ -31,7 +31,8 @@ SELECT $1::text, $2::text, $3::text, $4::bytea
        BETWEEN clock_timestamp() - $6::int8 * interval '1 microsecond' AND clock_timestamp() + $7::int8 * interval '1 microsecond'
 ON CONFLICT (key, operation, source) DO NOTHING`
 
-// returningXID makes the claim tell its transaction's id, which [Run] keeps to know its own row after a lost COMMIT.
+// returningXID makes a claim, or a confirmation, tell its transaction's id. [Run] keeps it to know its own row after a lost
+// COMMIT; and where the driver does not know the state of its connection, it is what that is checked by.
 const returningXID = `
 RETURNING pg_current_xact_id()::text::int8`
 
@@ -91,7 +92,7 @@ type SQL struct {
 
 	insert, insertXID, insertTimed, insertTimedXID, read, own, forget string
 
-	reserve, reserveTimed, takeOver, confirm, fail, extend, end, release, void, open, store string
+	reserve, reserveTimed, takeOver, confirm, confirmXID, fail, extend, end, release, void, open, store string
 }
 
 // The statements before a table's name is put in: of every layout but Weekly, and of that one.
@@ -99,7 +100,7 @@ var (
 	plainSQL = SQL{
 		insert: insertSQL, insertXID: insertSQL + returningXID, insertTimed: insertTimedSQL, insertTimedXID: insertTimedSQL + returningXID,
 		read: readSQL, own: ownSQL, forget: forgetSQL, reserve: reserveSQL, reserveTimed: reserveTimedSQL, takeOver: takeOverSQL,
-		confirm: confirmSQL, fail: failSQL, extend: extendSQL, end: endSQL, release: giveUpSQL, void: voidSQL, open: openSQL, store: storeSQL,
+		confirm: confirmSQL, confirmXID: confirmSQL + returningXID, fail: failSQL, extend: extendSQL, end: endSQL, release: giveUpSQL, void: voidSQL, open: openSQL, store: storeSQL,
 	}
 	weeklySQL = plainSQL.byWeek()
 
@@ -130,7 +131,7 @@ func (s SQL) on(name pg.Name) SQL {
 	quoted := name.Quoted()
 	for _, sql := range []*string{
 		&s.insert, &s.insertXID, &s.insertTimed, &s.insertTimedXID, &s.read, &s.own, &s.forget, &s.reserve, &s.reserveTimed,
-		&s.takeOver, &s.confirm, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.open, &s.store,
+		&s.takeOver, &s.confirm, &s.confirmXID, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.open, &s.store,
 	} {
 		*sql = strings.Replace(*sql, marker, quoted, 1)
 	}
@@ -141,7 +142,7 @@ func (s SQL) on(name pg.Name) SQL {
 func (s SQL) Texts() []string {
 	return []string{
 		s.insert, s.insertXID, s.insertTimed, s.insertTimedXID, s.read, windowSQL, s.own, s.forget, limitSQL, unlimitSQL,
-		s.reserve, s.reserveTimed, s.takeOver, s.confirm, s.fail, s.extend, s.end, s.release, s.void, s.open, s.store,
+		s.reserve, s.reserveTimed, s.takeOver, s.confirm, s.confirmXID, s.fail, s.extend, s.end, s.release, s.void, s.open, s.store,
 	}
 }
 

@@ -45,7 +45,7 @@ func (s SQL) byWeek() SQL {
 	s.weekly = true
 	s.insertTimed, s.insertTimedXID, s.reserveTimed = insertWeeklySQL, insertWeeklySQL+returningXID, reserveWeeklySQL
 	for _, sql := range []*string{
-		&s.read, &s.own, &s.forget, &s.takeOver, &s.confirm, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.store,
+		&s.read, &s.own, &s.forget, &s.takeOver, &s.confirm, &s.confirmXID, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.store,
 	} {
 		n := 0
 		for strings.Contains(*sql, fmt.Sprintf("$%d::", n+1)) {
@@ -53,7 +53,7 @@ func (s SQL) byWeek() SQL {
 		}
 		*sql = strings.Replace(*sql, keySQL, keySQL+fmt.Sprintf(bucketSQL, n+1), 1)
 	}
-	s.open = strings.Replace(s.open, "'hex')\n", "'hex'), (extract(epoch FROM event_time) * 1000000)::int8\n", 1)
+	s.open = strings.Replace(s.open, "\n  FROM", ", (extract(epoch FROM event_time) * 1000000)::int8\n  FROM", 1)
 	return s
 }
 

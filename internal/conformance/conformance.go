@@ -47,10 +47,39 @@ type Settings struct {
 	Level    string // isolation level of Run: "", "read committed", "repeatable read", "serializable"
 }
 
+// Receipt is the value that a provider, or fn of a Returning, gives. An infinite Amount cannot be encoded.
+type Receipt struct {
+	ID     string
+	Amount float64
+}
+
+// Call is what every door's Call has.
+type Call struct {
+	Settings
+	Lease, Remembers time.Duration
+	Send             func(ctx context.Context, external string) (Receipt, error)
+	Apply            func(ctx context.Context, tx Tx, v Receipt) error
+}
+
+// Reservation is a door's.
+type Reservation struct {
+	Attempt int
+	Value   []byte
+	Held    any // the door's own
+}
+
+// Move is a method of a door's Reservation: "fail", "extend", "release" or "void".
+type Move struct {
+	Name  string
+	Value []byte
+	Lease time.Duration
+}
+
 // Querier is a database or a transaction.
 type Querier interface {
 	Exec(ctx context.Context, sql string, args ...any) error
 	Int(ctx context.Context, sql string, args ...any) (int64, error)
+	Move(ctx context.Context, r Reservation, m Move) error
 }
 
 // DB is a database, through a pool.
@@ -59,6 +88,10 @@ type DB interface {
 	Begin(ctx context.Context, level string) (Tx, error)
 	Run(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error)
 	Lookup(ctx context.Context, s Settings, key idem.Key) (idem.Record, error)
+	RunReturning(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) (Receipt, error)) (Receipt, idem.Outcome, error)
+	Reserve(ctx context.Context, s Settings, key idem.Key, lease time.Duration) (Reservation, idem.Outcome, error)
+	Open(ctx context.Context, s Settings, scope idem.Scope, limit int) ([]idem.OpenKey, error)
+	Call(ctx context.Context, c Call, key idem.Key) (Receipt, idem.Outcome, error)
 
 	// Idle waits until no connection is taken and no transaction is open in the database, and reports whether that came.
 	Idle(ctx context.Context) bool
@@ -68,6 +101,8 @@ type DB interface {
 type Tx interface {
 	Querier
 	Do(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error)
+	DoReturning(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) (Receipt, error)) (Receipt, idem.Outcome, error)
+	Confirm(ctx context.Context, r Reservation, value []byte) error
 	Forget(ctx context.Context, s Settings, key idem.Key) error
 	Lookup(ctx context.Context, s Settings, key idem.Key) (idem.Record, error)
 	Commit(ctx context.Context) error
@@ -93,6 +128,9 @@ func Run(t *testing.T, door Door) {
 		{"Setup", setup},
 		{"Running", running},
 		{"Observing", observing},
+		{"Returning", returning},
+		{"Reserving", reserving},
+		{"Calling", calling},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()

@@ -75,6 +75,28 @@ func (d laidOut) Lookup(ctx context.Context, s Settings, key idem.Key) (idem.Rec
 	return d.DB.Lookup(ctx, d.door.settings(s), d.door.key(key))
 }
 
+func (d laidOut) RunReturning(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) (Receipt, error)) (Receipt, idem.Outcome, error) {
+	return d.DB.RunReturning(ctx, d.door.settings(s), d.door.key(key), func(ctx context.Context, tx Tx) (Receipt, error) {
+		return fn(ctx, laidOutTx{tx, d.door})
+	})
+}
+
+func (d laidOut) Reserve(ctx context.Context, s Settings, key idem.Key, lease time.Duration) (Reservation, idem.Outcome, error) {
+	return d.DB.Reserve(ctx, d.door.settings(s), d.door.key(key), lease)
+}
+
+func (d laidOut) Open(ctx context.Context, s Settings, scope idem.Scope, limit int) ([]idem.OpenKey, error) {
+	return d.DB.Open(ctx, d.door.settings(s), scope, limit)
+}
+
+func (d laidOut) Call(ctx context.Context, c Call, key idem.Key) (Receipt, idem.Outcome, error) {
+	c.Settings = d.door.settings(c.Settings)
+	if apply := c.Apply; apply != nil {
+		c.Apply = func(ctx context.Context, tx Tx, v Receipt) error { return apply(ctx, laidOutTx{tx, d.door}, v) }
+	}
+	return d.DB.Call(ctx, c, d.door.key(key))
+}
+
 func (d Door) within(fn func(context.Context, Tx) error) func(context.Context, Tx) error {
 	return func(ctx context.Context, tx Tx) error { return fn(ctx, laidOutTx{tx, d}) }
 }
@@ -86,6 +108,12 @@ type laidOutTx struct {
 
 func (t laidOutTx) Do(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
 	return t.Tx.Do(ctx, t.door.settings(s), t.door.key(key), t.door.within(fn))
+}
+
+func (t laidOutTx) DoReturning(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) (Receipt, error)) (Receipt, idem.Outcome, error) {
+	return t.Tx.DoReturning(ctx, t.door.settings(s), t.door.key(key), func(ctx context.Context, tx Tx) (Receipt, error) {
+		return fn(ctx, laidOutTx{tx, t.door})
+	})
 }
 
 func (t laidOutTx) Forget(ctx context.Context, s Settings, key idem.Key) error {

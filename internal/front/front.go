@@ -1,5 +1,6 @@
-// Package front is what the front doors share between their users' types and the engine: what a key holds beside its
-// columns, the settings of a call, and what the observer is told of it. It knows no driver, and no type of the doors.
+// Package front is what the front doors share between their users' types and the engine: what a key is made of, the
+// settings of a call, values, reservations and calls to others, and what the observer is told. It knows no driver, and no
+// type of the doors.
 package front
 
 import (
@@ -23,7 +24,7 @@ type Settings struct {
 const defaultTries = 10
 
 // Claim checks the table, and makes of a valid key what the engine takes. Its error is a *claim.Failure.
-func (s Settings) Claim(source, operation, id string, f Facts) (*claim.Claim, error) {
+func (s Settings) Claim(f Facts) (*claim.Claim, error) {
 	if err := s.Table.Validate(); err != nil {
 		return nil, &claim.Failure{Stage: "table", Err: err}
 	}
@@ -32,7 +33,7 @@ func (s Settings) Claim(source, operation, id string, f Facts) (*claim.Claim, er
 		return nil, &claim.Failure{Stage: "table", Err: err}
 	}
 	c := &claim.Claim{
-		SQL: sql, Source: source, Operation: operation, Key: id,
+		SQL: sql, Source: f.name.Source, Operation: f.name.Operation, Key: f.name.ID,
 		Timed: f.timed, At: f.at, Retention: s.Table.Retention,
 		MaxWait: s.MaxWait, Tries: s.Tries,
 	}

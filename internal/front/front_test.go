@@ -27,7 +27,7 @@ func TestFactsAreHidden(t *testing.T) {
 
 func TestClaim(t *testing.T) {
 	t.Parallel()
-	c, err := Settings{}.Claim("s", "o", "k", Facts{})
+	c, err := Settings{}.Claim(Named(Name{"s", "o", "k"}))
 	require.NoError(t, err)
 	require.Equal(t, []any{"s", "o", "k", "processed_events"}, []any{c.Source, c.Operation, c.Key, c.SQL.Table()})
 	require.Nil(t, c.PayloadHash)
@@ -38,7 +38,7 @@ func TestClaim(t *testing.T) {
 
 	at := time.UnixMicro(1_700_000_000_000_001)
 	c, err = Settings{dedup.Table{Name: "a.b", Retention: time.Hour}, time.Second, 3}.
-		Claim("s", "o", "k", WithPayload(WithTime(Facts{}, at), []byte("body")))
+		Claim(WithPayload(WithTime(Named(Name{"s", "o", "k"}), at), []byte("body")))
 	require.NoError(t, err)
 	require.Len(t, c.PayloadHash, 32)
 	require.True(t, c.Timed)
@@ -46,7 +46,7 @@ func TestClaim(t *testing.T) {
 	require.Equal(t, []any{"a.b", 3, time.Hour, time.Second}, []any{c.SQL.Table(), c.Tries, c.Retention, c.MaxWait})
 
 	for _, table := range []dedup.Table{{Name: "a.b.c"}, {Layout: 99}, {Retention: -1}} {
-		_, err = Settings{Table: table}.Claim("s", "o", "k", Facts{})
+		_, err = Settings{Table: table}.Claim(Named(Name{"s", "o", "k"}))
 		var f *claim.Failure
 		require.ErrorAs(t, err, &f)
 		require.Equal(t, "table", f.Stage)
@@ -59,7 +59,7 @@ func (r *recorder) Observe(_ context.Context, e dedup.Event) { r.events = append
 
 func TestObserved(t *testing.T) {
 	t.Parallel()
-	c, err := Settings{}.Claim("s", "o", "k", Facts{})
+	c, err := Settings{}.Claim(Named(Name{"s", "o", "k"}))
 	require.NoError(t, err)
 	errFn := errors.New("fn")
 	for _, tc := range []struct {

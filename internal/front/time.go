@@ -13,9 +13,6 @@ type KeyFault struct{ Role, Problem string }
 
 func (f *KeyFault) Error() string { return "the " + f.Role + " " + f.Problem }
 
-// FromMicro returns facts that hold nothing but a time, microseconds since 1970.
-func FromMicro(at int64) Facts { return Facts{at: at, timed: true} }
-
 // Timed reports whether the facts hold a time.
 func Timed(f Facts) bool { return f.timed }
 

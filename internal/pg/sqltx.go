@@ -72,6 +72,9 @@ func (t sqlTx) Fail(ctx context.Context) error {
 	return nil
 }
 
+// WasOver reports whether err, of a statement in a transaction, says that the transaction had failed or ended before it.
+func WasOver(err error) bool { return sqlState(err) == "25P02" || errors.Is(err, sql.ErrTxDone) }
+
 // abandon makes sure that a transaction which could not be failed cannot be committed: the server has lost it, or rows
 // are open, which a Commit of database/sql would close by itself before it commits.
 func abandon(q SQL) {
@@ -147,6 +150,44 @@ func (d *sqlDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 	return own, nil
 }
 
+// FromSQLAlone adapts a database for statements that are to be committed when Send returns; a connection that is in a
+// transaction is refused. Each Send is one transaction.
+//
+// Why not the statements by themselves, where there is but one: a connection that is in a transaction of lib/pq's can only
+// be told by its refusal to begin another one.
+func FromSQLAlone(db SQLDB) Conn { return sqlAlone{FromSQLDB(db, sql.TxOptions{}, func(*sql.Tx) {})} }
+
+type sqlAlone struct{ db DB }
+
+func (c sqlAlone) Send(ctx context.Context, stmts ...*Stmt) error {
+	tx, err := c.db.Begin(ctx, stmts...)
+	if err != nil {
+		return err
+	}
+	return commit(ctx, tx)
+}
+
+func (c sqlAlone) Query(ctx context.Context, query string, args []any, row func(scan func(dest ...any) error) error) error {
+	tx, err := c.db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := tx.Query(ctx, query, args, row); err != nil {
+		tx.Rollback(ctx)
+		return err
+	}
+	return commit(ctx, tx)
+}
+
+// commit commits, unless ctx is done: then nothing is sent, and it's a plain no.
+func commit(ctx context.Context, tx OwnTx) error {
+	if err := ctx.Err(); err != nil {
+		tx.Rollback(ctx)
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
 type sqlOwnTx struct {
 	sqlTx
 	tx  *sql.Tx
@@ -157,7 +198,7 @@ func (t *sqlOwnTx) Commit(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, t.end)
 	defer t.end()
 	defer stop()
-	return t.tx.Commit()
+	return withoutDetail(t.tx.Commit())
 }
 
 func (t *sqlOwnTx) Rollback(context.Context) {

@@ -1,4 +1,4 @@
-package idem
+package front
 
 import (
 	"context"

@@ -1,0 +1,72 @@
+package idemsql
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/front"
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// Returning is [idem.Returning] over database/sql: a [Once] whose fn returns a value, which is stored with the key, in the
+// same transaction, and which a duplicate gets. The value is kept as JSON, of at most dedup.MaxValueBytes; what that means
+// for T is said there. The zero value works; it is safe for concurrent use.
+//
+// Storing costs the first delivery one more round trip.
+type Returning[T any] struct {
+	// Once holds the settings. Calls of one table and key must agree on T.
+	Once Once
+}
+
+// Do is [Do] with a value. A duplicate gets the T of the first call, and fn is not called; where the row holds no value
+// (it was claimed without one), or one that is no T, that is an *[idem.Error] of stage "value" which names the scope, and fn
+// is not called either. A value that is too large, or cannot be encoded, fails the call and tx, as an error of fn does.
+func (r Returning[T]) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) (T, error)) (T, idem.Outcome, error) {
+	tx = whole(tx)
+	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
+		seam, err := open(ctx, tx)
+		if err != nil {
+			return claim.Result{}, err
+		}
+		return claim.Do(ctx, seam, c, func(ctx context.Context) error { return keep(ctx, c, seam, tx, v, fn) })
+	})
+}
+
+// Run is [Run] with a value, and with the rules of [Returning.Do].
+func (r Returning[T]) Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) (T, error)) (T, idem.Outcome, error) {
+	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
+		var tx *sql.Tx
+		begun := func(t *sql.Tx) { tx = t }
+		return claim.Run(ctx, pg.FromSQLDB(db, r.Once.TxOptions, begun), c, func(ctx context.Context) error {
+			seam, err := open(ctx, tx)
+			if err != nil {
+				return err
+			}
+			return keep(ctx, c, seam, tx, v, fn)
+		})
+	})
+}
+
+func (r Returning[T]) call(ctx context.Context, key idem.Key, engine func(*claim.Claim, *T) (claim.Result, error)) (T, idem.Outcome, error) {
+	var v T
+	out, err := r.Once.call(ctx, key, front.Stored(&v, func(c *claim.Claim) (claim.Result, error) { return engine(c, &v) }))
+	if err != nil {
+		var zero T // fn may have set it, before its transaction failed
+		return zero, 0, err
+	}
+	return v, out, nil
+}
+
+// keep calls fn and stores what it returns, both in tx, whose seam is given, too.
+func keep[T any](ctx context.Context, c *claim.Claim, seam pg.Tx, tx Conn, v *T, fn func(context.Context, Tx) (T, error)) error {
+	err := run(ctx, tx, func(ctx context.Context, tx Tx) (err error) {
+		*v, err = fn(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return front.Store(ctx, c, seam, *v)
+}
