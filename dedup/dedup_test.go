@@ -86,6 +86,29 @@ func exec1(t *testing.T, pool *pgxpool.Pool, sql string) {
 	require.NoError(t, err)
 }
 
+// A BEGIN inside of a transaction is only a warning, and Migrate's COMMIT would be the caller's.
+func TestMigrateRefusesConnectionInTransaction(t *testing.T) {
+	t.Parallel()
+	ctx, pool := t.Context(), pgtest.Pool(t)
+	acquired, err := pool.Acquire(ctx)
+	require.NoError(t, err)
+	defer acquired.Release()
+	for name, db := range map[string]interface {
+		BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
+	}{"conn": acquired.Conn(), "acquired": acquired} {
+		outer, err := db.BeginTx(ctx, pgx.TxOptions{})
+		require.NoError(t, err)
+		_, err = outer.Exec(ctx, `CREATE TABLE outer_one ()`)
+		require.NoError(t, err)
+		require.ErrorContains(t, dedup.Migrate(ctx, db), "in a transaction already", name)
+		require.NoError(t, outer.Rollback(ctx))
+		var n int
+		require.NoError(t, pool.QueryRow(ctx, `SELECT count(*) FROM pg_class WHERE relname IN ('outer_one', 'processed_events')`).Scan(&n))
+		require.Zero(t, n, name)
+	}
+	require.NoError(t, dedup.Migrate(ctx, acquired))
+}
+
 func TestMigrateIsIdempotent(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

@@ -122,7 +122,8 @@ func (t Table) DDL() string {
 //
 // It ends with [Verify], and returns its *[VerifyError] for a table that it cannot mend, for instance one of yours that
 // has the same name; then, as on any other error, nothing is changed. It takes no lock on an existing table but those
-// which [Table.DDL] states for a newer version. Safe for concurrent use.
+// which [Table.DDL] states for a newer version. A connection that is in a transaction is refused, for the COMMIT would end
+// that one. Safe for concurrent use.
 func Migrate(ctx context.Context, db interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }, tables ...Table,
@@ -130,6 +131,9 @@ func Migrate(ctx context.Context, db interface {
 	all, err := resolveAll(tables)
 	if err != nil {
 		return fmt.Errorf("dedup: migrate: %w", err)
+	}
+	if pg.PgxInTx(db) {
+		return errors.New("dedup: migrate: the connection is in a transaction already")
 	}
 	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
 	err = pgx.BeginTxFunc(ctx, db, opts, func(tx pgx.Tx) error {

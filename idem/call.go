@@ -87,11 +87,7 @@ func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
 		}.Run(ctx, engine)
 		return res, err
 	})
-	if err != nil {
-		var zero T
-		return zero, 0, err
-	}
-	return v, out, nil
+	return v, out, err
 }
 
 // Final marks an error of [Call].Send that no retry can mend: a declined card, an order that is closed. Its text is stored,

@@ -64,9 +64,14 @@ func once(s conformance.Settings) idem.Once {
 	}
 }
 
+// sender is what the moves of a reservation take.
+type sender = interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
 // pgxQuerier is a pool or a transaction.
 type pgxQuerier interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	sender
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
@@ -84,18 +89,7 @@ func (q querier) Int(ctx context.Context, sql string, args ...any) (n int64, err
 }
 
 func (q querier) Move(ctx context.Context, r conformance.Reservation, m conformance.Move) error {
-	held := r.Held.(idem.Reservation)
-	switch m.Name {
-	case "fail":
-		return held.Fail(ctx, q.q, m.Value)
-	case "extend":
-		return held.Extend(ctx, q.q, m.Lease)
-	case "release":
-		return held.Release(ctx, q.q)
-	case "void":
-		return held.Void(ctx, q.q)
-	}
-	panic(m.Name)
+	return conformance.MoveOver[sender](ctx, q.q, r.Held.(idem.Reservation), m)
 }
 
 type pgxDB struct {

@@ -18,16 +18,14 @@ import (
 //
 // A Call is a plain value, safe for concurrent use, and usually a field of the service that uses it.
 type Call[T any] struct {
-	// Once holds the settings: Table, Tries, TxOptions (of the transaction of Apply), Observer, and MaxWait. A living
-	// reservation is reported at once; what MaxWait bounds is the wait for a transaction that holds the key, as the one in
-	// which another attempt applies and confirms its answer.
+	// Once holds the settings. TxOptions are those of the transaction of Apply, and MaxWait bounds the wait for a transaction
+	// that holds the key; a living reservation is reported at once.
 	Once Once
 
-	// Lease is how long one attempt may take. Send's context ends with it, and no delivery waits for longer than that for
-	// an attempt that died. It must be positive.
+	// Lease is how long one attempt may take: Send's context ends with it. It must be positive.
 	Lease time.Duration
 
-	// Remembers is how long after the first attempt the provider still knows External(): 23 hours are safe with Stripe's
+	// Remembers is how long after the first attempt the provider still knows externalKey: 23 hours are safe with Stripe's
 	// v1 API. 0: it knows none, so that an interrupted attempt is idem.ErrUnknown.
 	Remembers time.Duration
 
@@ -81,9 +79,5 @@ func (c Call[T]) Run(ctx context.Context, db DB, key idem.Key) (T, idem.Outcome,
 		}.Run(ctx, engine)
 		return res, err
 	})
-	if err != nil {
-		var zero T
-		return zero, 0, err
-	}
-	return v, out, nil
+	return v, out, err
 }

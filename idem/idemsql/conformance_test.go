@@ -182,18 +182,7 @@ func (q querier) Lookup(ctx context.Context, s conformance.Settings, key idem.Ke
 }
 
 func (q querier) Move(ctx context.Context, r conformance.Reservation, m conformance.Move) error {
-	held := r.Held.(idemsql.Reservation)
-	switch m.Name {
-	case "fail":
-		return held.Fail(ctx, q.q, m.Value)
-	case "extend":
-		return held.Extend(ctx, q.q, m.Lease)
-	case "release":
-		return held.Release(ctx, q.q)
-	case "void":
-		return held.Void(ctx, q.q)
-	}
-	panic(m.Name)
+	return conformance.MoveOver[idemsql.Conn](ctx, q.q, r.Held.(idemsql.Reservation), m)
 }
 
 type sqlDB struct {

@@ -75,12 +75,13 @@ func counted(t *testing.T, mode pgx.QueryExecMode, overPQ bool) (*sql.DB, *trips
 }
 
 func TestRoundTrips(t *testing.T) {
-	type counts struct{ Do, DoDuplicate, DoMaxWait, Run, RunDuplicate, RunMaxWait, Lookup int64 }
-	// Of a connection whose statements are cached where the mode caches. Do counts begin, claim, effect, check and commit.
-	one := counts{Do: 5, DoDuplicate: 4, DoMaxWait: 9, Run: 5, RunDuplicate: 4, RunMaxWait: 7, Lookup: 1}
+	type counts struct{ Do, DoDuplicate, DoMaxWait, Run, RunDuplicate, RunMaxWait, Lookup, Call, CallUnsent int64 }
+	// Of a connection whose statements are cached where the mode caches. Do counts begin, claim, effect, check and commit;
+	// Call has those behind its reservation (begin, insert, read, commit), and, unsent, begin, delete and commit.
+	one := counts{Do: 5, DoDuplicate: 4, DoMaxWait: 9, Run: 5, RunDuplicate: 4, RunMaxWait: 7, Lookup: 1, Call: 9, CallUnsent: 7}
 	// lib/pq takes two round trips for a statement with parameters, pgx in this mode for every query.
-	parameters := counts{Do: 6, DoDuplicate: 6, DoMaxWait: 11, Run: 6, RunDuplicate: 6, RunMaxWait: 9, Lookup: 2}
-	queries := counts{Do: 7, DoDuplicate: 6, DoMaxWait: 13, Run: 7, RunDuplicate: 6, RunMaxWait: 11, Lookup: 2}
+	parameters := counts{Do: 6, DoDuplicate: 6, DoMaxWait: 11, Run: 6, RunDuplicate: 6, RunMaxWait: 9, Lookup: 2, Call: 12, CallUnsent: 10}
+	queries := counts{Do: 7, DoDuplicate: 6, DoMaxWait: 13, Run: 7, RunDuplicate: 6, RunMaxWait: 11, Lookup: 2, Call: 13, CallUnsent: 10}
 	for _, c := range []struct {
 		mode pgx.QueryExecMode
 		pq   bool
@@ -119,6 +120,15 @@ func TestRoundTrips(t *testing.T) {
 				_, err := o.Run(ctx, db, key, effect)
 				require.NoError(t, err)
 			}
+			call := func(unsent error) {
+				c := idemsql.Call[int]{
+					Lease: time.Hour,
+					Send:  func(context.Context, string) (int, error) { return 1, idem.Unsent(unsent) },
+					Apply: func(ctx context.Context, tx idemsql.Tx, _ int) error { return effect(ctx, tx) },
+				}
+				_, _, err := c.Run(ctx, db, next())
+				require.ErrorIs(t, err, unsent)
+			}
 			var got counts
 			for range 3 { // the last one counts: by then every statement is cached
 				key := next()
@@ -129,6 +139,8 @@ func TestRoundTrips(t *testing.T) {
 				got.Run = tr.of(func() { run(idemsql.Once{}, key) })
 				got.RunDuplicate = tr.of(func() { run(idemsql.Once{}, key) })
 				got.RunMaxWait = tr.of(func() { run(limited, next()) })
+				got.Call = tr.of(func() { call(nil) })
+				got.CallUnsent = tr.of(func() { call(context.DeadlineExceeded) })
 				got.Lookup = tr.of(func() {
 					_, err := idemsql.Once{}.Lookup(ctx, db, key)
 					require.NoError(t, err)

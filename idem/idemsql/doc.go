@@ -29,7 +29,10 @@
 // # Finding what you need
 //
 //   - Running once: [Do] in your transaction, [Run] in one of its own; [Once] holds their settings.
-//   - Looking and mending: [Once.Lookup], [Once.Forget].
+//   - A value that duplicates get, too: [Returning].
+//   - Effects outside of the database: [Call], or its parts, [Once.Reserve] and [Reservation]; what they promise, and the
+//     states of a key, is in the documentation of package idem.
+//   - Looking and mending: [Once.Lookup], [Once.Open], [Once.Forget].
 //   - The table: [Migrate], [Verify].
 //   - What they take and give: [Conn], [DB], [Tx].
 //   - Keys and errors: package [github.com/pgonce/pgonce/idem].
@@ -57,7 +60,8 @@
 //
 //   - A round trip for each statement. Run takes five on a first delivery, where idem takes three; the claim cannot travel
 //     with BEGIN. lib/pq without binary_parameters=yes takes two for a statement that has parameters, as does pgx in the
-//     mode describe_exec for a query.
+//     mode describe_exec for a query. A [Call] takes nine, where idem takes four: a reservation is a transaction of its own,
+//     of four round trips; each end of an attempt without an answer is one of three.
 //   - database/sql does not tell the state of a transaction, so after fn one short query asks the server whether the
 //     transaction that holds the key is still open. A COMMIT or ROLLBACK that fn ran as SQL text is found by it, even one
 //     that begins the next transaction at once (AND CHAIN).

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
+	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
 
@@ -87,6 +88,48 @@ func ExampleRun() {
 	// Output:
 	// executed <nil>
 	// duplicate <nil>
+}
+
+// A charge is made once, however often the order is delivered; the answer is stored, and duplicates get it.
+func ExampleCall() {
+	ctx := context.Background()
+	db, done := exampleDB(ctx)
+	defer done()
+	charge := idemsql.Call[string]{
+		Lease:     time.Minute,
+		Remembers: 23 * time.Hour,
+		Send: func(ctx context.Context, externalKey string) (string, error) {
+			return "ch_1", nil // the provider's answer; externalKey goes into its Idempotency-Key
+		},
+		Apply: func(ctx context.Context, tx idemsql.Tx, chargeID string) error {
+			_, err := tx.ExecContext(ctx, `UPDATE subscriptions SET activations = activations + 1 WHERE id = 'sub_1'`)
+			return err
+		},
+	}
+	key := idem.Scope{Source: "shop", Operation: "charge"}.Key("order_1")
+	for range 2 {
+		fmt.Println(charge.Run(ctx, db, key))
+	}
+	// Output:
+	// ch_1 executed <nil>
+	// ch_1 duplicate <nil>
+}
+
+func ExampleReturning() {
+	ctx := context.Background()
+	db, done := exampleDB(ctx)
+	defer done()
+	var numbered idemsql.Returning[int]
+	for range 2 {
+		fmt.Println(numbered.Run(ctx, db, activations.Key("evt_1"), func(ctx context.Context, tx idemsql.Tx) (n int, err error) {
+			err = tx.QueryRowContext(ctx, `
+				UPDATE subscriptions SET activations = activations + 1 WHERE id = 'sub_1' RETURNING activations`).Scan(&n)
+			return n, err
+		}))
+	}
+	// Output:
+	// 1 executed <nil>
+	// 1 duplicate <nil>
 }
 
 func ExampleVerify() {

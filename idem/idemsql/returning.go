@@ -51,12 +51,8 @@ func (r Returning[T]) Run(ctx context.Context, db DB, key idem.Key, fn func(cont
 
 func (r Returning[T]) call(ctx context.Context, key idem.Key, engine func(*claim.Claim, *T) (claim.Result, error)) (T, idem.Outcome, error) {
 	var v T
-	out, err := r.Once.call(ctx, key, front.Stored(&v, func(c *claim.Claim) (claim.Result, error) { return engine(c, &v) }))
-	if err != nil {
-		var zero T // fn may have set it, before its transaction failed
-		return zero, 0, err
-	}
-	return v, out, nil
+	out, err := r.Once.call(ctx, key, front.Stored(&v, engine))
+	return v, out, err
 }
 
 // keep calls fn and stores what it returns, both in tx, whose seam is given, too.

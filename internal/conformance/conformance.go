@@ -75,6 +75,29 @@ type Move struct {
 	Lease time.Duration
 }
 
+// Holder are those moves, as a door's Reservation has them: Q is what they take for a connection.
+type Holder[Q any] interface {
+	Fail(ctx context.Context, db Q, value []byte) error
+	Extend(ctx context.Context, db Q, lease time.Duration) error
+	Release(ctx context.Context, db Q) error
+	Void(ctx context.Context, db Q) error
+}
+
+// MoveOver makes a move over a connection.
+func MoveOver[Q any](ctx context.Context, db Q, held Holder[Q], m Move) error {
+	switch m.Name {
+	case "fail":
+		return held.Fail(ctx, db, m.Value)
+	case "extend":
+		return held.Extend(ctx, db, m.Lease)
+	case "release":
+		return held.Release(ctx, db)
+	case "void":
+		return held.Void(ctx, db)
+	}
+	panic(m.Name)
+}
+
 // Querier is a database or a transaction.
 type Querier interface {
 	Exec(ctx context.Context, sql string, args ...any) error

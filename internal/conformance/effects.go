@@ -65,7 +65,9 @@ func returning(t *testing.T, door Door) {
 			}
 			_, _, err := again(Settings{}, scope.Key("run").WithPayload([]byte("other")), never(k))
 			require.ErrorIs(t, err, idem.ErrPayloadMismatch, "storing the value has cost the payload's hash")
-			_, _, err = again(Settings{}, scope.Key("plain"), never(k))
+			v, out, err := again(Settings{}, scope.Key("plain"), never(k))
+			require.Zero(t, v)
+			require.Zero(t, out)
 			var own *idem.Error
 			require.ErrorAs(t, err, &own)
 			require.Equal(t, "value", own.Stage)
@@ -326,6 +328,15 @@ func calling(t *testing.T, door Door) {
 		require.NoError(t, tx.Commit(k.ctx))
 		want("5", idem.Duplicate)
 
+		// Settled without an answer.
+		k.once(scope.Key("plain"), idem.Executed)
+		v, out, err := k.db.Call(k.ctx, c, scope.Key("plain"))
+		require.Zero(t, v)
+		require.Zero(t, out)
+		var own *idem.Error
+		require.ErrorAs(t, err, &own)
+		require.Equal(t, "value", own.Stage)
+
 		// Nothing to apply; and an Apply that fails, whose answer is had again.
 		c.Remembers, c.Apply = 23*time.Hour, nil
 		want("6", idem.Executed)
@@ -339,7 +350,6 @@ func calling(t *testing.T, door Door) {
 			return nil
 		}
 		_, _, err = k.db.Call(k.ctx, c, scope.Key("8"))
-		var own *idem.Error
 		require.ErrorAs(t, err, &own)
 		require.Equal(t, "fn", own.Stage, "Apply swallowed an error")
 		k.wantState("8", idem.Unfinished)

@@ -22,8 +22,18 @@ type Call[T any] struct {
 	DB   pg.DB
 }
 
-// Run reserves the key, sends, and applies and confirms the answer.
-func (c Call[T]) Run(ctx context.Context, engine *claim.Claim) (v T, res claim.Result, err error) {
+// Run reserves the key, sends, and applies and confirms the answer. With an error there is none, and no outcome.
+func (c Call[T]) Run(ctx context.Context, engine *claim.Claim) (T, claim.Result, error) {
+	v, res, err := c.run(ctx, engine)
+	if err != nil {
+		var zero T
+		res.Outcome = 0 // a key that is done may hold no answer
+		return zero, res, err
+	}
+	return v, res, nil
+}
+
+func (c Call[T]) run(ctx context.Context, engine *claim.Claim) (v T, res claim.Result, err error) {
 	if err := checkLease("reserve", c.Lease); err != nil {
 		return v, res, err
 	}

@@ -46,14 +46,17 @@ func checkSize(b []byte) error {
 
 func valueFailure(err error) error { return &claim.Failure{Stage: "value", Err: err} }
 
-// Stored makes of an engine that sets *v, when the effect runs, one that sets it for a duplicate, too, from what is stored.
-func Stored[T any](v *T, engine func(*claim.Claim) (claim.Result, error)) func(*claim.Claim) (claim.Result, error) {
-	return func(c *claim.Claim) (claim.Result, error) {
-		res, err := engine(c)
+// Stored makes of an engine that sets *v, when the effect runs, one that sets it for a duplicate, too, from what is stored,
+// and leaves nothing there, and no outcome, with an error.
+func Stored[T any](v *T, engine func(*claim.Claim, *T) (claim.Result, error)) func(*claim.Claim) (claim.Result, error) {
+	return func(c *claim.Claim) (res claim.Result, err error) {
+		res, err = engine(c, v)
 		if err == nil && res.Outcome == claim.Duplicate {
-			if *v, err = decode[T](res.Value); err != nil {
-				return claim.Result{}, err
-			}
+			*v, err = decode[T](res.Value)
+		}
+		if err != nil {
+			var zero T // fn may have set it, before its transaction failed
+			*v, res.Outcome = zero, 0
 		}
 		return res, err
 	}

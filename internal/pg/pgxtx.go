@@ -97,8 +97,8 @@ var errNoTx = errors.New("SendBatch gave no transaction for a batch that begins 
 // And a reservation would not be committed when the call that it is for is made.
 var errInTx = errors.New("the connection is in a transaction already; use Do there, or another connection")
 
-// inTx reports whether db is a single connection that is in a transaction.
-func inTx(db PgxDB) bool {
+// PgxInTx reports whether db is a single connection that is in a transaction.
+func PgxInTx(db any) bool {
 	var conn *pgx.Conn
 	switch db := db.(type) {
 	case *pgx.Conn:
@@ -119,14 +119,14 @@ type pgxAlone struct {
 }
 
 func (c pgxAlone) Send(ctx context.Context, stmts ...*Stmt) error {
-	if inTx(c.db) {
+	if PgxInTx(c.db) {
 		return errInTx
 	}
 	return c.pgxConn.Send(ctx, stmts...)
 }
 
 func (d *pgxDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
-	if inTx(d.db) {
+	if PgxInTx(d.db) {
 		return nil, errInTx
 	}
 	b := &pgx.Batch{}
