@@ -18,13 +18,14 @@ import (
 //   - it makes the partitions of 8 weeks to come. Where that fails, the error names the last week that has one;
 //   - it drops the partitions that have expired, a day after their last key has: Retention and a day after the end of
 //     their week, by the database's clock. One that holds a key which is not done (reserved, unfinished) is kept, named in
-//     Stats, and looked at again the next time;
+//     Stats, and looked at again the next time. So is one that it has not made itself: of another name, as one made by hand
+//     has, or those from before the table was renamed or moved to another schema. Rename those, or drop them yourself;
 //   - it mends what a run that was killed has left half done.
 //
 // No claim waits for it: it takes no lock on the table that a claim would conflict with, and DETACH ... CONCURRENTLY waits
 // for the transactions that are running, all of them, and holds nobody up meanwhile. So it takes as long as the longest of
-// those: give it a ctx that ends; a statement_timeout ends it, too, and the next run goes on from there. A week that has lost its partition otherwise than by Maintain is not made again, for its
-// keys would run again; [Verify] reports it.
+// those: give it a ctx that ends; a statement_timeout ends it, too, and the next run goes on from there. A week that has lost its partition otherwise than by
+// Maintain is not made again, for its keys would run again, unless it is still to come; [Verify] reports it.
 //
 // Without Maintain nothing is dropped, and when the last partition is full, after 8 weeks, claims fail with an error that
 // names the table. Verify reports it 4 weeks before that.

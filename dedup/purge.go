@@ -31,7 +31,7 @@ type Stats struct {
 	Skipped int64 // batches left to the next purge, for somebody had locked one of their rows
 
 	// Of layout Weekly: the partitions that were made (or attached again), dropped, and kept though they have expired, because
-	// they hold keys that are not done.
+	// they hold keys that are not done, or are not Maintain's own.
 	Made, Dropped, Kept []string
 
 	Took time.Duration
@@ -49,8 +49,9 @@ func (t Table) Purge(ctx context.Context, db DB) (Stats, error) {
 //
 //	SELECT cron.schedule('purge processed_events', '17 * * * *', $job$ ... $job$)
 //
-// with the statement in place of the dots. It must be run by itself: a transaction around it fails it, with 2D000. The
-// retention is written into it, so schedule it anew when that changes. PurgeSQL panics where [Table.Validate] would return an error.
+// with the statement in place of the dots. It must be run by itself: a transaction around it fails it, with 2D000. A
+// statement_timeout of its role is one for the whole purge, which begins with the first page again the next time: it should be
+// longer than that takes. The retention is written into it, so schedule it anew when that changes. PurgeSQL panics where [Table.Validate] would return an error.
 func (t Table) PurgeSQL() string {
 	p, err := Cleaner{Table: t}.purge()
 	if err != nil {
@@ -109,7 +110,7 @@ func (c Cleaner) purge() (retention.Purge, error) {
 		// Its rows stay for as long as the time of their event says, not that of their claim.
 		return retention.Purge{}, errors.New("a table of layout Weekly is not purged; Maintain drops its partitions")
 	}
-	p := retention.Purge{Name: s.Name, Keep: s.Retention + retention.Grace(s.Retention), Batch: c.Batch, Rest: c.Rest}
+	p := retention.Purge{Name: s.Name, Keep: retention.Keep(s.Retention), Batch: c.Batch, Rest: c.Rest}
 	if p.Batch == 0 {
 		p.Batch = defaultBatch
 	}

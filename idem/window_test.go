@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
@@ -48,4 +49,24 @@ func TestPurgedKeysAreExpired(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The age of a timed key's row counts from the claim, not from the beginning of its transaction, which may be hours older:
+// a purge would take the row while the key's time is still in the window.
+func TestTimedRowIsAsOldAsItsClaim(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	key := newKey().OccurredAt(time.Now())
+	var before, after bool
+	require.NoError(t, pgx.BeginFunc(s.ctx, s.sound, func(tx pgx.Tx) error {
+		var begun string
+		require.NoError(t, tx.QueryRow(s.ctx, `SELECT clock_timestamp()::text`).Scan(&begun))
+		out, err := idem.Do(s.ctx, tx, key, nothing)
+		require.Equal(t, idem.Executed, out)
+		require.NoError(t, err)
+		return tx.QueryRow(s.ctx, `SELECT processed_at > $2::text::timestamptz, processed_at <= clock_timestamp() FROM processed_events WHERE key = $1`,
+			key.ID(), begun).Scan(&before, &after)
+	}))
+	require.True(t, before)
+	require.True(t, after)
 }

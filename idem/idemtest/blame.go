@@ -36,6 +36,8 @@ func (r *result[D]) misuse(d []tableDiff) string {
 	case r.acked && r.ranAgain() && len(left) > 0:
 		return "fn keeps state from a rolled-back first attempt: it ran twice in this delivery, and what it kept outside of " +
 			"the transaction counted twice; set such variables at the start of fn"
+	case r.acked && r.point.Fault == stopFault:
+		return "acknowledged at shutdown: the context ended before the work was committed, and the handler returned nil; return the context's error"
 	case r.acked && r.point.Fault == otherFault:
 		return "23505 swallowed without a constraint name: any unique violation is taken for a duplicate; " +
 			"ask for the one constraint that backs the key (pgerr.Duplicate)"

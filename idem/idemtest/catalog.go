@@ -28,7 +28,7 @@ ORDER BY 2, 3`
 // listColumns says of each column whether its value can differ from run to run, by its default. The functions that a
 // default calls are in its expression tree; pg_depend does not tell of those that come with PostgreSQL.
 const listColumns = `
-SELECT a.attrelid::bigint, a.attname::text, a.attgenerated <> '',
+SELECT a.attrelid::bigint, a.attname::text, a.attgenerated <> '', a.atttypid = 'json'::regtype,
 	a.attidentity <> '' OR a.attgenerated <> '' OR coalesce(
 		d.adbin::text ~ '\{(SQLVALUEFUNCTION|NEXTVALUEEXPR)' OR EXISTS (
 			SELECT FROM regexp_matches(d.adbin::text, ':(?:funcid|opfuncid) (\d+)', 'g') AS f (id)
@@ -45,6 +45,7 @@ const listSequences = `SELECT format('%I.%I', schemaname, sequencename) FROM pg_
 type column struct {
 	name      string
 	generated bool
+	json      bool // its text is kept as it was written, blanks included
 	volatile  bool // not compared
 }
 
@@ -94,9 +95,23 @@ func (t *userTable) columnList(pass func(column) bool) string {
 	return strings.Join(names, ", ")
 }
 
-func written(c column) bool { return !c.generated }
+// comparedList returns the quoted names of the columns to compare. A json column is read as text: the blanks around it would
+// else be taken for those of the row.
+func (t *userTable) comparedList() string {
+	var names []string
+	for _, c := range t.columns {
+		switch name := pg.Quote(c.name); {
+		case c.volatile:
+		case c.json:
+			names = append(names, name+"::text AS "+name)
+		default:
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
 
-func stable(c column) bool { return !c.volatile }
+func written(c column) bool { return !c.generated }
 
 // catalog is what there is in the user's database.
 type catalog struct {
@@ -128,7 +143,7 @@ func readCatalog(ctx context.Context, pool *pgxpool.Pool, tables, ignore []strin
 	}
 	var oid int64
 	var c column
-	if _, err := pgx.ForEachRow(rows, []any{&oid, &c.name, &c.generated, &c.volatile}, func() error {
+	if _, err := pgx.ForEachRow(rows, []any{&oid, &c.name, &c.generated, &c.json, &c.volatile}, func() error {
 		byOID[oid].columns = append(byOID[oid].columns, c)
 		return nil
 	}); err != nil {

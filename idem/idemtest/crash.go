@@ -2,6 +2,7 @@ package idemtest
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,7 +18,8 @@ import (
 // The points are found by watching one run: before and after each statement that the handler sends, so also before
 // COMMIT and between COMMIT and its reply, and after the reply, before the acknowledgement. At each of them the
 // connection is reset, then the server's session is terminated, then the process is killed: the test binary runs itself
-// again, up to the same call (see [Child]). Each statement that writes is also made to fail once with a serialization
+// again, up to the same call (see [Child]). Before each statement the handler's context ends once, as when a consumer shuts
+// down. Each statement that writes is also made to fail once with a serialization
 // failure (40001), and once with a unique violation (23505) of a constraint that the handler cannot know.
 //
 // A handler that returns nil in spite of that has acknowledged: nothing is then delivered again before the tables are
@@ -32,6 +34,7 @@ const (
 	resetFault = "reset"
 	endFault   = "terminated"
 	killFault  = "killed"
+	stopFault  = "canceled"
 	raceFault  = "40001"
 	otherFault = "23505"
 )
@@ -60,6 +63,7 @@ func (p point) id() string {
 func (p point) String() string {
 	what := map[string]string{
 		resetFault: "the connection was reset", endFault: "the server's session was terminated", killFault: "the process was killed",
+		stopFault: "the context ended",
 		raceFault: "it failed with a serialization failure (40001)", otherFault: "it failed with a unique violation (23505) of another constraint",
 	}[p.Fault]
 	if p.Fault == raceFault || p.Fault == otherFault {
@@ -125,7 +129,7 @@ func (l *lab[D]) points(b *baseline) (all []point) {
 			chosen = append(chosen, i)
 		}
 	}
-	for _, fault := range []string{resetFault, raceFault, otherFault, endFault, killFault} {
+	for _, fault := range []string{resetFault, stopFault, raceFault, otherFault, endFault, killFault} {
 		for _, i := range chosen {
 			if fault == otherFault || fault == raceFault {
 				all = append(all, point{Delivery: i, N: 1, Fault: fault}) // and on, until there is no write any more
@@ -143,9 +147,11 @@ func pointsOf(i int, trace []faultconn.Message, fault string) (all []point) {
 		text := m.String()
 		nth[text]++
 		p := point{Delivery: i, N: n + 1, SQL: m.SQL, Text: text, Nth: nth[text], Fault: fault}
-		after := p
-		after.After = true
-		all = append(all, p, after)
+		all = append(all, p)
+		if fault != stopFault { // the handler has that to itself
+			p.After = true
+			all = append(all, p)
+		}
 	}
 	if fault == killFault {
 		all = append(all, point{Delivery: i, Fault: fault, After: true})
@@ -205,7 +211,10 @@ func (l *lab[D]) crash() error {
 	if len(found) > 0 {
 		return slices.MinFunc(found, func(a, b numbered) int { return cmp.Compare(a.n, b.n) }).err
 	}
-	l.said = fmt.Sprintf(", %d rounds, %d of them did not come to their point", made.Load(), missed.Load())
+	l.said = fmt.Sprintf(", %d rounds", made.Load())
+	if n := missed.Load(); n > 0 {
+		l.said += fmt.Sprintf("; in %d of them the handler never came to where it was to be cut", n)
+	}
 	return nil
 }
 
@@ -289,7 +298,11 @@ func (l *lab[D]) lead(st *stage, n int) error {
 func (l *lab[D]) disturb(st *stage, r *result[D]) (hit bool, err error) {
 	p := r.point
 	w := newWire(nil)
+	ctx, cancel := context.WithCancel(l.ctx)
+	defer cancel()
 	switch p.Fault {
+	case stopFault:
+		w = newCut(p.fits(), 1, faultconn.Pass, func(faultconn.Message) { cancel() })
 	case killFault:
 		if r.acting, err = l.act(st, w); err != nil {
 			return false, err
@@ -312,7 +325,7 @@ func (l *lab[D]) disturb(st *stage, r *result[D]) (hit bool, err error) {
 	if r.acting, err = l.act(st, w); err != nil {
 		return false, err
 	}
-	r.first = l.deliver(l.ctx, r.acting, l.Deliveries[p.Delivery])
+	r.first = l.deliver(ctx, r.acting, l.Deliveries[p.Delivery])
 	r.steps = steps(w.script.Trace())
 	if p.Fault == raceFault || p.Fault == otherFault {
 		_ = r.acting.db.idle(l.Timeout) // the triggers are removed after the handler's transaction

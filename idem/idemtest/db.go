@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -17,10 +18,12 @@ import (
 type DB struct {
 	cfg  *pgxpool.Config
 	wire *wire
+	held int // connections that the handler took when it was made, and keeps (LISTEN)
 
-	mu   sync.Mutex
-	pool *pgxpool.Pool
-	sql  *sql.DB
+	mu    sync.Mutex
+	pool  *pgxpool.Pool
+	sql   *sql.DB
+	conns []net.Conn
 
 	answeredEarly bool // see HTTP
 }
@@ -63,7 +66,18 @@ func (st *stage) open(w *wire, workers int, configure func(*pgxpool.Config)) *DB
 	}
 	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // it would count as a statement
 	w.script.Attach(&cfg.ConnConfig.Config)
-	return &DB{cfg: cfg, wire: w}
+	db := &DB{cfg: cfg, wire: w}
+	dial := cfg.ConnConfig.DialFunc
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err == nil {
+			db.mu.Lock()
+			db.conns = append(db.conns, c)
+			db.mu.Unlock()
+		}
+		return c, err
+	}
+	return db
 }
 
 // warm opens connections, of the kind that the handler has asked for. What cannot be opened the handler will notice.
@@ -90,12 +104,13 @@ func (db *DB) warm(ctx context.Context, n int) {
 // errLeaked says that a handler has returned and still holds a connection.
 var errLeaked = errors.New("a connection is still in use")
 
-// inUse returns how many connections somebody holds.
+// inUse returns how many connections somebody holds, or is about to.
 func (db *DB) inUse() (n int) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.pool != nil {
-		n += int(db.pool.Stat().AcquiredConns())
+		s := db.pool.Stat()
+		n += int(s.AcquiredConns() + s.ConstructingConns())
 	}
 	if db.sql != nil {
 		n += db.sql.Stats().InUse
@@ -103,10 +118,10 @@ func (db *DB) inUse() (n int) {
 	return n
 }
 
-// idle waits until no connection is in use: drivers give back a broken one in the background.
+// idle waits until no connection is in use but those that are held: drivers give back a broken one in the background.
 func (db *DB) idle(limit time.Duration) error {
 	deadline := time.Now().Add(limit)
-	for pause := time.Millisecond; db.inUse() > 0; pause = min(2*pause, 50*time.Millisecond) {
+	for pause := time.Millisecond; db.inUse() > db.held; pause = min(2*pause, 50*time.Millisecond) {
 		if time.Now().After(deadline) {
 			return errLeaked
 		}
@@ -120,6 +135,11 @@ func (db *DB) idle(limit time.Duration) error {
 func (db *DB) close() {
 	db.mu.Lock()
 	pool, sqlDB := db.pool, db.sql
+	if db.held > 0 { // nothing else ends what reads from them
+		for _, c := range db.conns {
+			_ = c.Close()
+		}
+	}
 	db.mu.Unlock()
 	if sqlDB != nil {
 		_ = sqlDB.Close()

@@ -2,9 +2,10 @@
 // and webhook senders do: twice, at once, out of order, and again after the connection, the server's session or the
 // process was lost in the middle. Then it compares your tables with those after one clean delivery, row by row.
 //
-// You write no assertion. What the kit does not see is what a handler does outside of the database, unless a Probe shows
-// it, and what only many machines or much time bring about. It knows nothing of how a handler keeps itself from
-// repeating an effect: package idem, a table of your own, and nothing at all are tested alike.
+// You write no assertion. What the kit does not see is what a handler does outside of the database, a second database
+// included, unless a Probe shows it; what it leaves in sequences; and what only many machines or much time bring about. It
+// knows nothing of how a handler keeps itself from repeating an effect: package idem, a table of your own, and nothing at
+// all are tested alike.
 //
 // # Basic use
 //

@@ -21,6 +21,9 @@ func HTTP[D any](request func(d D) *http.Request, handler func(db *DB) http.Hand
 		return func(ctx context.Context, d D) error {
 			w := &answer{ResponseRecorder: httptest.NewRecorder(), db: db}
 			h.ServeHTTP(w, request(d).WithContext(ctx))
+			if err := ctx.Err(); err != nil {
+				return err // whoever sent the request has gone, and sees no answer
+			}
 			if code := w.Code; code < 200 || code > 299 { // where nothing is written it is 200, as with net/http
 				return fmt.Errorf("answered %d %s", code, http.StatusText(code))
 			}

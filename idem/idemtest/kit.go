@@ -42,7 +42,8 @@ type Kit[D any] struct {
 	// Handler makes the handler under test, on the connections of db and no others: it is there that the kit cuts. It is
 	// called for every round anew, as at the start of a program, and from several goroutines. The handler is called with
 	// each delivery; nil is its acknowledgement, anything else (a panic too) means that the delivery must come again. For
-	// a web server see [HTTP].
+	// a web server see [HTTP]. A connection that it takes when it is made, before it returns, it may keep, to listen; other
+	// work in the background (a relay) does not belong here: what is committed after a delivery's nil counts against it.
 	Handler func(db *DB) func(ctx context.Context, d D) error
 
 	// Deliveries are events of different ids, one delivery of each, in the order in which they happened. They are
@@ -99,6 +100,9 @@ type Kit[D any] struct {
 
 // All makes DoubleSubmit, Crash, Reorder, Concurrent and Backed, and Collide where there are Keys, until one of them fails.
 // They share their databases, which is faster than one by one.
+//
+// A call of the kit ends after 10 minutes. A handler that takes long is best given few deliveries: Crash makes it run some
+// ten times for each of its statements, and Reorder, of n deliveries, in n! orders.
 func (k Kit[D]) All(t TB) {
 	t.Helper()
 	parts := []part[D]{

@@ -187,7 +187,9 @@ func (l *lab[D]) act(st *stage, w *wire) (a *acting[D], err error) {
 	db := st.open(w, l.Workers, l.Configure)
 	w.script.Pause() // what a handler sends when it is made belongs to no delivery
 	defer w.script.Resume()
-	return &acting[D]{st, db, l.Handler(db)}, nil
+	handle := l.Handler(db)
+	db.held = db.inUse()
+	return &acting[D]{st, db, handle}, nil
 }
 
 func (a *acting[D]) close() { a.db.close() }

@@ -1,6 +1,7 @@
 package idemtest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -31,7 +32,7 @@ func (cat *catalog) take(ctx context.Context, pool *pgxpool.Pool) (snapshot, err
 			continue
 		}
 		row := `'{}'`
-		if list := t.columnList(stable); list != "" {
+		if list := t.comparedList(); list != "" {
 			row = `to_json(r)::text FROM (SELECT ` + list
 		} else {
 			row += `::text FROM (SELECT 1`
@@ -197,8 +198,11 @@ func project(t *userTable, row string) string {
 	var parts []string
 	for _, c := range t.columns {
 		if v, ok := fields[c.name]; ok && !c.volatile {
-			name, _ := json.Marshal(c.name)
-			parts = append(parts, string(name)+":"+string(v))
+			var name bytes.Buffer
+			enc := json.NewEncoder(&name)
+			enc.SetEscapeHTML(false) // PostgreSQL does not
+			_ = enc.Encode(c.name)
+			parts = append(parts, strings.TrimSpace(name.String())+":"+string(v))
 		}
 	}
 	return "{" + strings.Join(parts, ",") + "}"

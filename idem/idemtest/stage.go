@@ -193,9 +193,9 @@ func (st *stage) terminate(ctx context.Context, pid uint32) error {
 }
 
 // failFunction raises an error in the write statement of the given number, counted by a sequence: that counts on when the
-// transaction rolls back.
+// transaction rolls back. It has the rights of the kit, whatever role the handler changes to.
 const failFunction = `
-CREATE FUNCTION ` + ownSchema + `.fail() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION ` + ownSchema + `.fail() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF nextval('` + ownSchema + `.writes') = TG_ARGV[0]::bigint THEN
 		RAISE EXCEPTION 'an error that idemtest makes' USING ERRCODE = TG_ARGV[1], CONSTRAINT = '` + otherConstraint + `';

@@ -23,10 +23,10 @@ ON CONFLICT (key, operation, source) DO NOTHING`
 // since 1970) lies before the retention window ($6, microseconds), or further in the future than $7. clock_timestamp(), not
 // now(): a transaction that has been open for a while would still see the window of its beginning, and a purge may have
 // gone further meanwhile. The bound of the future is what keeps a row there until its key's time has left the window: see
-// package retention.
+// package retention. For the same reason the row is as old as the claim, and not as its transaction.
 const insertTimedSQL = `
-INSERT INTO /*table*/processed_events (source, operation, key, payload_hash)
-SELECT $1::text, $2::text, $3::text, $4::bytea
+INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at)
+SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp()
  WHERE timestamptz 'epoch' + $5::int8 * interval '1 microsecond'
        BETWEEN clock_timestamp() - $6::int8 * interval '1 microsecond' AND clock_timestamp() + $7::int8 * interval '1 microsecond'
 ON CONFLICT (key, operation, source) DO NOTHING`

@@ -9,6 +9,7 @@ package partition
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -32,7 +33,7 @@ const (
 type Stats struct {
 	Made    []string // partitions made, or attached again
 	Dropped []string // partitions dropped
-	Kept    []string // expired partitions that hold rows which are not done
+	Kept    []string // expired partitions that hold rows which are not done, or are not of Run's making
 }
 
 // Run maintains the table.
@@ -76,16 +77,9 @@ func (r *run) make(ctx context.Context) error {
 	}
 }
 
-// lockSQL lets one run at a time make partitions: two that see the same week missing would both create its table. A wait,
-// also that for the parent's lock, is bounded: a transaction that waits keeps what it has locked already.
-const lockSQL = `SELECT set_config('lock_timeout', $2::text, true), pg_advisory_xact_lock($1::int8)::text`
-
-// lockID is the first eight bytes of SHA-256("pgonce partitions"), less the sign and the room for a table's oid.
-const lockID int64 = 0x3ad9c4b100000000
-
+// makeOnce makes them once. Every wait for a lock is bounded: a transaction that waits keeps what it has locked already.
 func (r *run) makeOnce(ctx context.Context) ([]pg.Name, error) {
-	var timeout, lock string
-	tx, err := r.db.Begin(ctx, &pg.Stmt{SQL: lockSQL, Args: []any{lockID + r.oid, lockWait}, Dest: []any{&timeout, &lock}})
+	tx, err := r.db.Begin(ctx, &pg.Stmt{SQL: "SET LOCAL lock_timeout = '" + lockWait + "'"})
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +93,7 @@ func (r *run) makeOnce(ctx context.Context) ([]pg.Name, error) {
 
 // expiredSQL lists the partitions whose weeks lie before now less $2 microseconds, and those that are half detached.
 const expiredSQL = `
-SELECT nspname::text, relname::text, pending
+SELECT nspname::text, relname::text, pending, coalesce(to_char(low, 'YYYY-MM-DD'), '')
   FROM (` + schema.RangesSQL + `) AS parts
  WHERE pending OR high <= (clock_timestamp() - $2::int8 * interval '1 microsecond') AT TIME ZONE 'UTC'
  ORDER BY low`
@@ -107,11 +101,12 @@ SELECT nspname::text, relname::text, pending
 type part struct {
 	name    pg.Name
 	pending bool
+	week    string // with which it begins
 }
 
 // drop takes one step after the other until there is nothing left to do.
 func (r *run) drop(ctx context.Context) error {
-	keep := (r.t.Retention + Grace).Microseconds()
+	keep := (r.t.Retention + min(Grace, math.MaxInt64-r.t.Retention)).Microseconds() // "for ever" must not overflow
 	for failed := 0; ; {
 		step, err := r.next(ctx, keep)
 		switch {
@@ -135,7 +130,7 @@ func (r *run) next(ctx context.Context, keep int64) (func(context.Context) error
 	var parts []part
 	err := r.conn.Query(ctx, expiredSQL, []any{r.oid, keep}, func(scan func(...any) error) error {
 		var p part
-		err := scan(&p.name.Schema, &p.name.Table, &p.pending)
+		err := scan(&p.name.Schema, &p.name.Table, &p.pending, &p.week)
 		parts = append(parts, p)
 		return err
 	})
@@ -158,7 +153,7 @@ func (r *run) next(ctx context.Context, keep int64) (func(context.Context) error
 	}
 	for _, p := range parts {
 		if !r.kept[p.name] {
-			return func(ctx context.Context) error { return r.detach(ctx, p.name) }, nil
+			return func(ctx context.Context) error { return r.detach(ctx, p) }, nil
 		}
 	}
 	return nil, nil
@@ -169,21 +164,29 @@ func (r *run) finalize(ctx context.Context, p pg.Name) error {
 	return r.send(ctx, "finalize "+p.String(), "ALTER TABLE "+r.t.Name.Quoted()+" DETACH PARTITION "+p.Quoted()+" FINALIZE")
 }
 
-// detach makes an expired partition a table of its own, unless it holds what is not done.
+// detach makes an expired partition a table of its own, unless it holds what is not done, or has not the name that a run
+// would give it: of such a one nobody would know afterwards what it was. By its comment the next step knows it.
 //
 // Why not DROP TABLE at once, or a plain DETACH: both take ACCESS EXCLUSIVE on the parent. They wait for every transaction
 // that has claimed, and every claim for them. CONCURRENTLY waits for the same transactions, and holds nobody up.
-func (r *run) detach(ctx context.Context, p pg.Name) error {
-	open, err := r.undone(ctx, p)
-	if err != nil {
-		return err
+func (r *run) detach(ctx context.Context, p part) error {
+	keep := p.name != schema.WeekLeaf(r.t.Name, p.week)
+	if !keep {
+		open, err := r.undone(ctx, p.name)
+		if err != nil {
+			return err
+		}
+		keep = open
 	}
-	if open {
-		r.kept[p] = true
-		r.note(&r.stats.Kept, p)
+	if keep {
+		r.kept[p.name] = true
+		r.note(&r.stats.Kept, p.name)
 		return nil
 	}
-	return r.send(ctx, "detach "+p.String(), "ALTER TABLE "+r.t.Name.Quoted()+" DETACH PARTITION "+p.Quoted()+" CONCURRENTLY")
+	if err := r.send(ctx, "comment on "+p.name.String(), schema.CommentWeek(p.name, p.week)); err != nil {
+		return err
+	}
+	return r.send(ctx, "detach "+p.name.String(), "ALTER TABLE "+r.t.Name.Quoted()+" DETACH PARTITION "+p.name.Quoted()+" CONCURRENTLY")
 }
 
 // dropOrphan drops what was detached. Nobody can reach it through the table any more, so that this look is the last word;

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/pgonce/pgonce/internal/pg"
@@ -17,6 +18,7 @@ import (
 var (
 	ErrBusy    = errors.New("another purge of this table is running")
 	errMissing = errors.New("there is no such table; dedup.Migrate makes it")
+	errWeekly  = errors.New("the table is partitioned by range, as those of layout Weekly are: it is not purged, and Maintain with that layout drops its partitions")
 )
 
 const (
@@ -31,8 +33,14 @@ const (
 // before the window, by the time and not by the row: the row must not go before.
 func Grace(retention time.Duration) time.Duration { return min(retention/100, 24*time.Hour) }
 
-// Skew is how far ahead of the database's clock the time of a key may lie. The other half of Grace is for transactions: a
-// row's age counts from the beginning of the transaction that claimed it.
+// Keep is how long a row stays, by its age: Retention and Grace, or the longest time there is. A retention of math.MaxInt64,
+// for ever, must not overflow into one that has passed.
+func Keep(retention time.Duration) time.Duration {
+	return retention + min(Grace(retention), math.MaxInt64-retention)
+}
+
+// Skew is how far ahead of the database's clock the time of a key may lie. The row of such a key is as old as its claim,
+// however old the transaction is; the other half of Grace is to spare.
 func Skew(retention time.Duration) time.Duration { return Grace(retention) / 2 }
 
 // Purge is one purge of one table.
@@ -102,14 +110,18 @@ func (r *run) run(ctx context.Context) error {
 
 // find returns how many pages the table has, or the largest of its partitions, and how many parts it has, with itself.
 func (r *run) find(ctx context.Context) (pages, parts int64, err error) {
-	find := &pg.Stmt{SQL: findSQL, Args: []any{r.Name.Quoted()}, Dest: []any{&r.oid, &pages, &parts}}
+	var byRange bool
+	find := &pg.Stmt{SQL: findSQL, Args: []any{r.Name.Quoted()}, Dest: []any{&r.oid, &pages, &parts, &byRange}}
 	tx, err := r.db.Begin(ctx, find)
 	if err != nil {
 		return 0, 0, fmt.Errorf("find the table: %w", err)
 	}
 	tx.Rollback(ctx)
-	if find.Rows == 0 {
+	switch {
+	case find.Rows == 0:
 		return 0, 0, errMissing
+	case byRange:
+		return 0, 0, errWeekly
 	}
 	return pages, parts, nil
 }
@@ -188,12 +200,15 @@ func tid(page int64) string { return fmt.Sprintf("(%d,0)", page) }
 // Count counts what Run would delete. It reads the whole table, takes no lock and keeps nobody from anything.
 func (p Purge) Count(ctx context.Context, conn pg.Conn) (Stats, error) {
 	var oid, pages, parts int64
-	find := &pg.Stmt{SQL: findSQL, Args: []any{p.Name.Quoted()}, Dest: []any{&oid, &pages, &parts}}
+	var byRange bool
+	find := &pg.Stmt{SQL: findSQL, Args: []any{p.Name.Quoted()}, Dest: []any{&oid, &pages, &parts, &byRange}}
 	switch err := conn.Send(ctx, find); {
 	case err != nil:
 		return Stats{}, fmt.Errorf("find the table: %w", err)
 	case find.Rows == 0:
 		return Stats{}, errMissing
+	case byRange:
+		return Stats{}, errWeekly
 	}
 	// A range at a time, so that no snapshot is held for as long as it takes to read everything.
 	var s Stats

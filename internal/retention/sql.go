@@ -35,8 +35,11 @@ SELECT count(*)::int8 FROM /*table*/processed_events` + expiredSQL
 
 // findSQL measures a table, or the largest of a partitioned table's leaves, for a range of pages means the same range of
 // each. pg_partition_tree is empty for a table that has no part in partitioning, and a partitioned table itself has no pages.
+// The last column is for a caller that has not said that the layout is Weekly, whose keys may be longer in their window than
+// the age of their rows says.
 const findSQL = `
-SELECT c.oid::int8, max(pg_relation_size(part.oid) / current_setting('block_size')::int8)::int8, count(*)::int8
+SELECT c.oid::int8, max(pg_relation_size(part.oid) / current_setting('block_size')::int8)::int8, count(*)::int8,
+       EXISTS (SELECT FROM pg_catalog.pg_partitioned_table WHERE partrelid = c.oid AND partstrat = 'r')
   FROM pg_catalog.pg_class AS c
  CROSS JOIN LATERAL (SELECT c.oid UNION SELECT relid::oid FROM pg_partition_tree(c.oid) WHERE isleaf) AS part (oid)
  WHERE c.oid = to_regclass($1::text) AND c.relkind IN ('r', 'p')

@@ -193,6 +193,6 @@ func meddlers(ctx context.Context, conn pg.Conn, oid int64) ([]meddler, error) {
 func Texts() []string {
 	return []string{
 		lockSQL, relationsSQL, columnsSQL, indexesSQL, meddlersSQL,
-		partitioningSQL, partitionsSQL, partitionIndexesSQL, partitionTriggersSQL, weeksSQL, orphansSQL, checksSQL,
+		partitioningSQL, partitionsSQL, partitionIndexesSQL, partitionTriggersSQL, weeksSQL, weeksLockSQL, orphansSQL, checksSQL,
 	}
 }

@@ -97,7 +97,8 @@ func (v *verifier) partitions(ctx context.Context, conn pg.Conn, oid int64, part
 			v.report(pendingDetach, "the partition "+p.name.String()+" is half detached: a DETACH ... CONCURRENTLY was not finished, and its keys are not seen any more",
 				"ALTER TABLE %s DETACH PARTITION %s FINALIZE", v.table.Quoted(), p.name.Quoted())
 		case p.kind != "r":
-			v.report(notATable, "the partition "+p.name.String()+" is a foreign or a partitioned table", "ALTER TABLE %s DETACH PARTITION %s", v.table.Quoted(), p.name.Quoted())
+			v.report(notATable, "the partition "+p.name.String()+" is a foreign or a partitioned table",
+				"-- move its keys to an ordinary table, and attach that in its place; detached, its keys run again: ALTER TABLE %s DETACH PARTITION %s", v.table.Quoted(), p.name.Quoted())
 		case p.persistence != "p":
 			v.report(notLogged, "the partition "+p.name.String()+" is not logged: a crash of the server empties it, and its keys run again",
 				"ALTER TABLE %s SET LOGGED", p.name.Quoted())
@@ -137,9 +138,12 @@ func (v *verifier) partitions(ctx context.Context, conn pg.Conn, oid int64, part
 	return nil
 }
 
+// weekKey is how a table of layout Weekly is partitioned.
+const weekKey = "RANGE (bucket)"
+
 // partitioned reports whether the table is partitioned as its layout says. Of one that is not, nothing else is said.
 func (v *verifier) partitioned(by partitioning) bool {
-	if v.layout == Weekly && by.definition == "RANGE (bucket)" || v.layout.Partitions() > 0 && by.strategy == "h" && by.byKey {
+	if v.layout == Weekly && by.definition == weekKey || v.layout.Partitions() > 0 && by.strategy == "h" && by.byKey {
 		return true
 	}
 	v.report(otherLayout, "it is partitioned by "+by.definition+", which layout "+v.layout.String()+" is not",

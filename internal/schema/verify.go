@@ -149,9 +149,12 @@ func (f *found) place(t Table) []Problem {
 	case f.here.kind == "r" && t.Layout != Plain:
 		v.report(otherLayout, "it is an ordinary table, which layout Plain is, and not one of layout "+t.Layout.String(),
 			"-- give the table the layout that it has, or move its keys to a table of the other one")
-	case f.here.kind != "r" && (f.here.kind != "p" || t.Layout == Plain):
-		v.report(notATable, "it is a view, a foreign or a partitioned table, which layout "+t.Layout.String()+" is not", "DROP %s %s",
-			map[string]string{"v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE", "p": "TABLE"}[f.here.kind], name.Quoted())
+	case f.here.kind == "p" && t.Layout == Plain:
+		// Never a DROP: that it is another layout of ours is what it is most of the time, and it holds every key.
+		v.report(notATable, "it is a partitioned table, which layout plain is not", "-- give the table the layout that it has, or move its keys to a table of the other one")
+	case f.here.kind != "r" && f.here.kind != "p":
+		v.report(notATable, "it is a view or a foreign table, which layout "+t.Layout.String()+" is not", "DROP %s %s",
+			map[string]string{"v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE"}[f.here.kind], name.Quoted())
 	case name.Schema == "" && f.here.path > 1:
 		// A role or a program with another search path would make or take another table, with other keys.
 		v.report(otherSchema, fmt.Sprintf("the name finds the table in schema %s, which is not the first of the search path: a table of that name in the first would hide it, with all its keys; name it with its schema", pg.Quote(f.here.schema)),

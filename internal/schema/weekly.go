@@ -34,7 +34,8 @@ SELECT c.oid, n.nspname, c.relname, i.inhdetachpending AS pending,
  WHERE i.inhparent = $1::int8::oid AND b.bound <> 'DEFAULT'`
 
 // weeksSQL lists the weeks from the one in which the retention ($2, microseconds) begins to $3 weeks from now, by the
-// database's clock, and says of each whether it has a partition, and whether all partitions are of earlier weeks.
+// database's clock, and says of each whether it has a partition, and whether all partitions are of earlier weeks, or of later
+// ones, and whether it is still without keys: it begins in more than a day, which no key's time may, and no partition is there.
 const weeksSQL = `
 WITH parts AS (` + RangesSQL + `),
      span AS (SELECT date_trunc('week', (clock_timestamp() - $2::int8 * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS oldest,
@@ -43,13 +44,15 @@ WITH parts AS (` + RangesSQL + `),
 SELECT to_char(week, 'YYYY-MM-DD'), to_char(week + 7, 'YYYY-MM-DD'),
        EXISTS (SELECT FROM parts WHERE NOT pending AND low <= week AND week < high),
        coalesce(week >= (SELECT max(high) FROM parts), true),
-       coalesce(week < (SELECT min(low) FROM parts WHERE NOT pending), false)
+       coalesce(week < (SELECT min(low) FROM parts WHERE NOT pending), false),
+       week > clock_timestamp() AT TIME ZONE 'UTC' + interval '1 day' AND NOT EXISTS (SELECT FROM parts WHERE low < week + 7 AND week < high)
   FROM weeks
  ORDER BY week`
 
 type week struct {
 	from, to             string
 	taken, after, before bool // has a partition; is after, or before, all partitions
+	unused               bool // no key can have been in it
 }
 
 func weeks(ctx context.Context, conn pg.Conn, t Table, oid int64, ahead int) ([]week, error) {
@@ -57,7 +60,7 @@ func weeks(ctx context.Context, conn pg.Conn, t Table, oid int64, ahead int) ([]
 	args := []any{oid, t.Retention.Microseconds(), int64(ahead)}
 	err := conn.Query(ctx, weeksSQL, args, func(scan func(...any) error) error {
 		var w week
-		err := scan(&w.from, &w.to, &w.taken, &w.after, &w.before)
+		err := scan(&w.from, &w.to, &w.taken, &w.after, &w.before, &w.unused)
 		all = append(all, w)
 		return err
 	})
@@ -77,11 +80,16 @@ func WeekLeaf(table pg.Name, week string) pg.Name {
 // Why not CREATE TABLE ... PARTITION OF: it takes ACCESS EXCLUSIVE on the parent. It waits for every transaction that has
 // claimed, and every claim for it.
 func createWeek(table pg.Name, w week) []string {
-	name := WeekLeaf(table, w.from).Quoted()
+	name := WeekLeaf(table, w.from)
 	return []string{
-		fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL)", name, table.Quoted()),
-		fmt.Sprintf("COMMENT ON TABLE %s IS '%s%s'", name, orphanComment, w.from),
+		fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL)", name.Quoted(), table.Quoted()),
+		CommentWeek(name, w.from),
 	}
+}
+
+// CommentWeek returns the statement that says on a partition what it is.
+func CommentWeek(leaf pg.Name, week string) string {
+	return fmt.Sprintf("COMMENT ON TABLE %s IS '%s%s'", leaf.Quoted(), orphanComment, week)
 }
 
 const orphanComment = "pgonce dedup partition, week "
@@ -147,8 +155,12 @@ func Find(ctx context.Context, conn pg.Conn, t Table) (Table, int64, error) {
 	case f.here.kind != "p":
 		return t, 0, errors.New("it is not partitioned, which layout " + t.Layout.String() + " is")
 	}
+	by, _, err := partitioningOf(ctx, conn, f.here.oid)
+	if err == nil && by.definition != weekKey {
+		err = errors.New("it is partitioned by " + by.definition + ", which layout " + t.Layout.String() + " is not")
+	}
 	t.Name = f.here.name(t.Name.Table)
-	return t, f.here.oid, nil
+	return t, f.here.oid, err
 }
 
 // Lacks reports whether MakeWeeks has something to make, and which week has the last partition.
@@ -158,8 +170,8 @@ func Lacks(ctx context.Context, conn pg.Conn, t Table, oid int64) (lacks bool, l
 }
 
 // missingWeeks returns what is to be made: the weeks after the last partition (where there is none, the whole window), and
-// those whose table is there, and was detached or never attached. Earlier weeks are left alone: a partition that is gone
-// may have held keys, which would run again.
+// those whose table is there, and was detached or never attached, and weeks to come that held no key. Earlier weeks are left
+// alone: a partition that is gone may have held keys, which would run again.
 func missingWeeks(ctx context.Context, conn pg.Conn, t Table, oid int64) (missing []missingWeek, last string, err error) {
 	all, err := weeks(ctx, conn, t, oid, WeeksAhead)
 	if err != nil {
@@ -178,7 +190,7 @@ func missingWeeks(ctx context.Context, conn pg.Conn, t Table, oid int64) (missin
 		switch {
 		case w.taken:
 			last = w.from
-		case w.after || there[w.from]:
+		case w.after || w.unused || there[w.from]:
 			missing = append(missing, missingWeek{w, there[w.from]})
 		}
 	}
@@ -190,8 +202,19 @@ type missingWeek struct {
 	made bool // its table is there
 }
 
-// MakeWeeks makes the partitions that are missing, in the caller's transaction, and returns their names.
+// weeksLockSQL lets one at a time make partitions, Migrate or Maintain: two that see the same week missing would both create
+// its table.
+const weeksLockSQL = `SELECT pg_advisory_xact_lock($1::int8)`
+
+// weeksLockID is the first eight bytes of SHA-256("pgonce partitions"), less the sign and the room for a table's oid.
+const weeksLockID int64 = 0x3ad9c4b100000000
+
+// MakeWeeks makes the partitions that are missing, in the caller's transaction, which must be READ COMMITTED, and returns their
+// names.
 func MakeWeeks(ctx context.Context, tx pg.Conn, t Table, oid int64) (made []pg.Name, err error) {
+	if err := tx.Send(ctx, &pg.Stmt{SQL: weeksLockSQL, Args: []any{weeksLockID + oid}}); err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
 	missing, _, err := missingWeeks(ctx, tx, t, oid)
 	if err != nil {
 		return nil, err
