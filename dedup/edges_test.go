@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/pgerr"
 )
 
 // A retention of "for ever" must not overflow into one that has passed.
@@ -153,4 +155,74 @@ func TestMigrateMeetsMaintain(t *testing.T) {
 			require.NoError(t, <-done)
 		}
 	}
+}
+
+// Whatever a role has for defaults, Maintain finds the same, and who may not is told why.
+func TestMaintainUnderOddDefaults(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for _, odd := range []map[string]string{
+		{"default_transaction_isolation": "serializable", "default_transaction_read_only": "off", "intervalstyle": "sql_standard", "timezone": "Pacific/Kiritimati"},
+		{"default_transaction_isolation": "repeatable read", "lock_timeout": "20ms", "intervalstyle": "postgres_verbose", "timezone": "America/Los_Angeles"},
+		{"standard_conforming_strings": "off", "datestyle": "SQL, DMY", "intervalstyle": "iso_8601", "statement_timeout": "20s"},
+	} {
+		neglected(t, pool)
+		cfg := pool.Config().ConnConfig.Copy()
+		for name, value := range odd {
+			cfg.RuntimeParams[name] = value
+		}
+		conn, err := pgx.ConnectConfig(t.Context(), cfg)
+		require.NoError(t, err)
+		defer conn.Close(context.Background())
+		stats, err := shorter.Maintain(t.Context(), conn)
+		require.NoError(t, err, "%v", odd)
+		require.Len(t, stats.Made, 6, "%v", odd)
+		require.Len(t, stats.Dropped, 14-kept(t, pool), "%v", odd)
+		require.NoError(t, dedup.Verify(t.Context(), conn, shorter), "%v", odd)
+		wantMended(t, pool)
+	}
+	neglected(t, pool)
+	asRole(t, pool, `GRANT SELECT, INSERT, UPDATE, DELETE ON processed_events TO `, func(conn *pgxpool.Conn) {
+		_, err := shorter.Maintain(t.Context(), conn)
+		require.Equal(t, "42501", pgerr.Code(err))
+		require.ErrorContains(t, err, "the partitions end with the week of")
+	})
+	require.Equal(t, 4, number(t, pool, `SELECT count(*) FROM processed_events`))
+}
+
+// Another run makes a partition of what this one is about to drop: then it is no longer to be dropped at once, which would
+// make every claim wait for the longest open transaction.
+func TestMaintainDropsNoPartition(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	neglected(t, pool)
+	leaf, from, to := monday(t, pool, -5)
+	exec1(t, pool, `ALTER TABLE processed_events DETACH PARTITION `+leaf)
+	claim, err := pool.Begin(t.Context()) // a handler at work
+	require.NoError(t, err)
+	defer func() { _ = claim.Rollback(context.Background()) }()
+	_, err = claim.Exec(t.Context(), `UPDATE processed_events SET attempt = 1 WHERE key = 'today''s'`)
+	require.NoError(t, err)
+	other, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = other.Rollback(context.Background()) }()
+	_, err = other.Exec(t.Context(), `LOCK TABLE `+leaf+` IN ACCESS EXCLUSIVE MODE`)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { _, err := shorter.Maintain(t.Context(), pool); done <- err }()
+	waiting := func(mode, table string) int {
+		return number(t, pool, `SELECT count(*) FROM pg_locks WHERE NOT granted AND ($1 = '' OR mode = $1) AND relation = $2::regclass`, mode, table)
+	}
+	require.Eventually(t, func() bool { return waiting("", leaf) == 1 }, 20*time.Second, 2*time.Millisecond)
+	_, err = other.Exec(t.Context(), `ALTER TABLE processed_events ATTACH PARTITION `+leaf+` FOR VALUES FROM ('`+from+`') TO ('`+to+`')`)
+	require.NoError(t, err)
+	require.NoError(t, other.Commit(t.Context()))
+	pending := func() int { return number(t, pool, `SELECT count(*) FROM pg_inherits WHERE inhdetachpending`) }
+	require.Eventually(t, func() bool {
+		return pending() == 1 || waiting("AccessExclusiveLock", "processed_events") == 1
+	}, 20*time.Second, 2*time.Millisecond)
+	require.Equal(t, 1, pending(), "it is detached first, for which nobody waits")
+	require.NoError(t, claim.Rollback(t.Context()))
+	require.NoError(t, <-done)
+	wantMended(t, pool)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -195,6 +196,7 @@ func (c Cleaner) Run(ctx context.Context, db DB) error {
 	if interval == 0 {
 		interval = defaultInterval
 	}
+	interval = min(interval, math.MaxInt64/2) // the tenth that is added must not overflow
 	t := time.NewTimer(rand.N(min(interval, time.Minute)))
 	defer t.Stop()
 	for {

@@ -172,7 +172,7 @@ func (r *run) finalize(ctx context.Context, p pg.Name) error {
 func (r *run) detach(ctx context.Context, p part) error {
 	keep := p.name != schema.WeekLeaf(r.t.Name, p.week)
 	if !keep {
-		open, err := r.undone(ctx, p.name)
+		open, err := undone(ctx, r.conn, p.name)
 		if err != nil {
 			return err
 		}
@@ -189,29 +189,52 @@ func (r *run) detach(ctx context.Context, p part) error {
 	return r.send(ctx, "detach "+p.name.String(), "ALTER TABLE "+r.t.Name.Quoted()+" DETACH PARTITION "+p.name.Quoted()+" CONCURRENTLY")
 }
 
-// dropOrphan drops what was detached. Nobody can reach it through the table any more, so that this look is the last word;
-// should it hold something that is not done, it becomes a partition again.
+// dropOrphan drops what was detached. Nobody can reach it through the table any more, and its lock keeps other runs from
+// making it a partition again, so that this look is the last word; should it hold something that is not done, it becomes a
+// partition again.
 func (r *run) dropOrphan(ctx context.Context, o schema.Orphan) error {
-	open, err := r.undone(ctx, o.Name)
-	if err != nil {
-		return err
-	}
-	if open {
+	attached, open, err := r.dropUnlessOpen(ctx, o.Name)
+	switch {
+	case err != nil:
+		return fmt.Errorf("drop %s: %w", o.Name, err)
+	case attached:
+		return nil // the next look sees it among the partitions
+	case open:
 		r.kept[o.Name] = true
 		r.note(&r.stats.Kept, o.Name)
 		return r.send(ctx, "attach "+o.Name.String(), schema.AttachOrphan(r.t.Name, o))
-	}
-	if err := r.send(ctx, "drop "+o.Name.String(), "DROP TABLE "+o.Name.Quoted()); err != nil {
-		return err
 	}
 	r.note(&r.stats.Dropped, o.Name)
 	return nil
 }
 
+// attachedSQL tells whether another run has made a table a partition again. To drop it then would lock the parent.
+const attachedSQL = `SELECT relispartition FROM pg_catalog.pg_class WHERE oid = to_regclass($1::text)`
+
+func (r *run) dropUnlessOpen(ctx context.Context, name pg.Name) (attached, open bool, err error) {
+	tx, err := r.db.Begin(ctx, &pg.Stmt{SQL: "LOCK TABLE " + name.Quoted() + " IN ACCESS EXCLUSIVE MODE"})
+	if err != nil {
+		return false, false, err
+	}
+	err = tx.Send(ctx, &pg.Stmt{SQL: attachedSQL, Args: []any{name.Quoted()}, Dest: []any{&attached}})
+	if err == nil && !attached {
+		open, err = undone(ctx, tx, name)
+	}
+	if err != nil || attached || open {
+		tx.Rollback(ctx)
+		return attached, open, err
+	}
+	if err := tx.Send(ctx, &pg.Stmt{SQL: "DROP TABLE " + name.Quoted()}); err != nil {
+		tx.Rollback(ctx)
+		return false, false, err
+	}
+	return false, false, tx.Commit(ctx)
+}
+
 // undone reports whether a table holds rows that are not done. It reads all of it.
-func (r *run) undone(ctx context.Context, name pg.Name) (open bool, err error) {
+func undone(ctx context.Context, conn pg.Conn, name pg.Name) (open bool, err error) {
 	sql := "SELECT EXISTS (SELECT FROM " + name.Quoted() + " WHERE lease_until IS NOT NULL)"
-	if err := r.conn.Send(ctx, &pg.Stmt{SQL: sql, Dest: []any{&open}}); err != nil {
+	if err := conn.Send(ctx, &pg.Stmt{SQL: sql, Dest: []any{&open}}); err != nil {
 		return false, fmt.Errorf("look into %s: %w", name, err)
 	}
 	return open, nil

@@ -26,7 +26,7 @@ type partitioning struct {
 // partitionsSQL lists the partitions. Bounds are read from what the server prints.
 const partitionsSQL = `
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, i.inhdetachpending,
-       coalesce(substring(b.bound from 'modulus (\d+)'), '0')::int8, coalesce(substring(b.bound from 'remainder (\d+)'), '0')::int8
+       coalesce(substring(b.bound from 'modulus ([0-9]+)'), '0')::int8, coalesce(substring(b.bound from 'remainder ([0-9]+)'), '0')::int8
   FROM pg_catalog.pg_inherits AS i
   JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
   JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace

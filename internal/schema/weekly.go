@@ -22,11 +22,12 @@ var weeklyTypes = []columnSpec{
 }
 
 // RangesSQL lists the partitions by range of the table $1. Why not read the bounds in Go: they are printed by the session's
-// DateStyle, and this session can read what it prints.
+// DateStyle, and this session can read what it prints. No backslash: with standard_conforming_strings = off it would be another
+// pattern, that finds nothing.
 const RangesSQL = `
 SELECT c.oid, n.nspname, c.relname, i.inhdetachpending AS pending,
-       coalesce(substring(b.bound from 'FROM \(''([^'']+)''\)')::date, '-infinity') AS low,
-       coalesce(substring(b.bound from 'TO \(''([^'']+)''\)')::date, 'infinity') AS high
+       coalesce(substring(b.bound from 'FROM [(]''([^'']+)''[)]')::date, '-infinity') AS low,
+       coalesce(substring(b.bound from 'TO [(]''([^'']+)''[)]')::date, 'infinity') AS high
   FROM pg_catalog.pg_inherits AS i
   JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
   JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
@@ -103,14 +104,14 @@ func attachWeek(table pg.Name, w week) string {
 
 // orphansSQL lists the tables beside $1 that were made as its partitions and are none.
 const orphansSQL = `
-SELECT c.relname::text, substring(obj_description(c.oid, 'pg_class') from '\d{4}-\d\d-\d\d$'),
-       to_char(substring(obj_description(c.oid, 'pg_class') from '\d{4}-\d\d-\d\d$')::date + 7, 'YYYY-MM-DD'),
-       substring(obj_description(c.oid, 'pg_class') from '\d{4}-\d\d-\d\d$')::date + 7 <= clock_timestamp() AT TIME ZONE 'UTC'
+SELECT c.relname::text, substring(obj_description(c.oid, 'pg_class') from '[0-9-]{10}$'),
+       to_char(substring(obj_description(c.oid, 'pg_class') from '[0-9-]{10}$')::date + 7, 'YYYY-MM-DD'),
+       substring(obj_description(c.oid, 'pg_class') from '[0-9-]{10}$')::date + 7 <= clock_timestamp() AT TIME ZONE 'UTC'
          - $2::int8 * interval '1 microsecond'
   FROM pg_catalog.pg_class AS c
  WHERE c.relnamespace = (SELECT relnamespace FROM pg_catalog.pg_class WHERE oid = $1::int8::oid)
    AND c.relkind = 'r' AND NOT c.relispartition
-   AND obj_description(c.oid, 'pg_class') ~ '^pgonce dedup partition, week \d{4}-\d\d-\d\d$'
+   AND obj_description(c.oid, 'pg_class') ~ '^pgonce dedup partition, week [0-9]{4}-[0-9]{2}-[0-9]{2}$'
  ORDER BY 2`
 
 // Orphan is a table that was made as a partition and is none: it was detached and not dropped, or never attached.
