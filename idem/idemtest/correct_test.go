@@ -2,6 +2,7 @@ package idemtest_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,6 +108,21 @@ func TestListener(t *testing.T) {
 		return soundOn(pool)
 	}))
 	k.DoubleSubmit(t)
+}
+
+// A column that was the same in two runs by chance is not blamed on the key.
+func TestSameByChance(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	k := kit(t, onPool(func(pool *pgxpool.Pool) handler {
+		return func(ctx context.Context, p payment) error {
+			p.Amount = 100 + int(calls.Add(1))/5 // two events, twice: 100, and then another one
+			return soundOn(pool)(ctx, p)
+		}
+	}))
+	message := failure(t, func(tb idemtest.TB) { k.DoubleSubmit(tb) })
+	require.Contains(t, message, "made for the first time: ")
+	require.Contains(t, message, "Kit.Ignore")
 }
 
 // acksInBackground acknowledges, and does the work afterwards.

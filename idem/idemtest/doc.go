@@ -20,6 +20,9 @@
 //		}.All(t)
 //	}
 //
+// Here NewService takes a *pgxpool.Pool, and has to use the one it is given: a handler on a pool of its own is not watched, and
+// writes to another database. Setup makes its tables, those of package dedup included.
+//
 // In TestMain nothing is needed. [Kit.Crash] runs the test binary again to kill it, up to the same call; tests that start
 // a server or a container first ask [Child] whether they have to.
 //

@@ -99,8 +99,12 @@ func (l *lab[D]) once(st *stage, b *baseline, i int, again bool, want snapshot) 
 		return err
 	}
 	if d := diff(want, got); len(d) > 0 {
+		why := other
+		if again {
+			why = misuseOfRepeat(diff(earlier, got))
+		}
 		return &finding{
-			sentence: fmt.Sprintf("%s, %s: %s: %s", l.name(i), which, summary(d), misuseOfRepeat(diff(earlier, got))),
+			sentence: fmt.Sprintf("%s, %s: %s: %s", l.name(i), which, summary(d), why),
 			rows:     lines(d), database: st.name,
 		}
 	}

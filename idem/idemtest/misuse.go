@@ -11,6 +11,8 @@ import (
 const (
 	noKey = "no key: nothing recognises the second delivery; claim a key that comes from the delivery alone, in the transaction of the effect"
 	keyOf = "time or random part in the key: the second delivery has another key than the first; make it of the sender's id alone"
+	other = "a first delivery is not like the one before: the handler takes something from elsewhere than the delivery and the database; " +
+		"a column that may differ so from run to run belongs into Kit.Ignore"
 	check = "check-then-insert: each delivery looked before any had written, found nothing, and wrote; " +
 		"let a unique constraint decide (INSERT ... ON CONFLICT, as idem.Do does)"
 	race = "no constraint: the deliveries ran into each other; what decides must be a unique constraint, and in the transaction of the effect"
