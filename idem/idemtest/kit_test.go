@@ -175,7 +175,8 @@ func compensates(pool *pgxpool.Pool) handler {
 			err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return credit(ctx, tx, p) })
 		}
 		if err != nil {
-			for range 10 { // it tries hard, but for a COMMIT that it knows nothing of
+			ctx := context.WithoutCancel(ctx) // it knows how to shut down
+			for range 10 {                    // and tries hard, but for a COMMIT that it knows nothing of
 				var done bool
 				if pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM ledger WHERE event = $1)`, p.ID).Scan(&done) != nil {
 					continue
