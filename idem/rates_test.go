@@ -21,7 +21,8 @@ import (
 )
 
 // What a first delivery, with an effect of nothing, costs on each layout, at several sizes: rates of 8 workers, in turns of two seconds each, so that
-// what else the machine does falls on all alike. PGONCE_LONG=1 runs it; PGONCE_ROWS="100000 1000000" are its sizes.
+// what else the machine does falls on all alike. PGONCE_LONG=1 runs it; PGONCE_ROWS="100000 1000000" are its sizes, and with
+// PGONCE_KEYS=ascending new keys follow each other, as those that begin with a time do, and all meet at one end of the index.
 func TestLayoutRates(t *testing.T) {
 	if os.Getenv("PGONCE_LONG") == "" {
 		return // a measurement; what it measures is tested elsewhere
@@ -96,6 +97,9 @@ func claimsPerSecond(t *testing.T, pool *pgxpool.Pool, table dedup.Table, d time
 		wg.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				id := fmt.Sprintf("%x", (uint64(begun.UnixNano())+uint64(w)<<56+uint64(n))*0x9e3779b97f4a7c15) // scattered, as UUIDv4 are
+				if os.Getenv("PGONCE_KEYS") == "ascending" {
+					id = fmt.Sprintf("z%019d.%d", time.Now().UnixNano(), w)
+				}
 				key := stripe.Key(id)
 				if table.Layout == dedup.Weekly {
 					key = key.OccurredAt(begun)

@@ -100,7 +100,7 @@ func (b *bulk[T]) collect(rows iter.Seq[T]) error {
 	var row T
 	v := reflect.ValueOf(&row).Elem()
 	for row = range rows {
-		values, err := b.p.values(b.t.l, v, b.total, buf[:0])
+		values, err := b.p.values(b.t.columns, v, b.total, buf[:0])
 		if err != nil {
 			refused = append(refused, placed[T]{pos: b.total, res: Result[T]{Err: err}})
 		} else {
@@ -135,10 +135,12 @@ type placed[T any] struct {
 	res Result[T]
 }
 
-// line is one row of the statement's answer. Lines of one key follow each other, the first marked; one for the row written,
-// where each is listed, has pos -1 and comes first.
+// line is one row of the statement's answer. Where written rows are listed, the lines of one key follow each other, and the one for the
+// row that was written has pos -1 and comes first.
 type line[T any] struct {
-	first          *bool // nil: not a row, but the numbers of all that were inserted (pos) and updated (nth)
+	// mark is true for the first line of a key where written rows are listed, and else where the key's row was written; nil with the
+	// numbers of all rows written (pos) and updated (nth).
+	mark           *bool
 	pos, nth, rank int64
 	verdict        string
 	stored         T
@@ -149,7 +151,6 @@ type answers[T any] struct {
 	p       *plan
 	written *line[T] // of the key at hand
 	group   []line[T]
-	counted bool // every row that was to be written has been, and they are not listed
 	done    []placed[T]
 	again   map[int]bool
 
@@ -162,14 +163,16 @@ func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 		a := answers[T]{p: b.p, again: map[int]bool{}}
 		written := 0
 		err := b.query(ctx, conn, rows, func(l line[T]) {
-			if l.first == nil {
-				a.counted = true
-				b.sum.Inserted += int(l.pos)
+			switch {
+			case b.each != nil:
+				a.add(l)
+			case l.mark == nil:
+				written = int(l.pos)
+				b.sum.Inserted += int(l.pos - l.nth)
 				b.sum.Updated += int(l.nth)
-				written = int(l.pos + l.nth)
-				return
+			default:
+				a.settle(l, *l.mark)
 			}
-			a.add(l)
 		})
 		if err != nil {
 			return b.p.failed(err)
@@ -198,9 +201,9 @@ func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 	return nil
 }
 
-// add takes the next line.
+// add takes the next line, where written rows are listed.
 func (a *answers[T]) add(l line[T]) {
-	if *l.first {
+	if *l.mark {
 		a.judge()
 	}
 	if l.pos < 0 {
@@ -212,42 +215,48 @@ func (a *answers[T]) add(l line[T]) {
 
 // judge settles the rows of one key.
 func (a *answers[T]) judge() {
-	raced := !a.counted && a.written == nil && slices.ContainsFunc(a.group, func(l line[T]) bool { return l.nth == 1 && l.verdict == "" })
 	for _, l := range a.group {
-		if l.verdict == outdated {
-			a.outdated = true
-		}
-		if l.verdict == outdated || l.verdict == "" && (raced || l.nth > 1 && l.rank == 1) {
-			// A row of the same version as the one just written is judged against it, as any later one would be.
-			a.again[int(l.pos)] = true
-			continue
-		}
-		res := Result[T]{Stored: l.stored}
-		verdict := l.verdict
-		if verdict == "" {
-			// As new as any, but not the one of its key that was written.
-			verdict = "stale"
-			if a.p.rule == firstWins {
-				verdict = "unchanged"
-			}
-			if a.written != nil {
-				res.Stored = a.written.stored
-				if l.nth == 1 {
-					verdict = a.written.verdict
-				}
-			}
-		}
-		settle(a.p, &res, verdict, int(l.pos))
-		a.done = append(a.done, placed[T]{int(l.pos), res})
+		a.settle(l, a.written != nil)
 	}
 	a.written, a.group = nil, a.group[:0]
+}
+
+// settle says what became of a row; written, whether one of its key was.
+func (a *answers[T]) settle(l line[T], written bool) {
+	if l.verdict == outdated {
+		a.outdated = true
+	}
+	// With LastWins an earlier row of a key has lost, whether or not the last one had to be written.
+	raced := !written && (l.nth == 1 || a.p.rule != lastWins)
+	if l.verdict == outdated || l.verdict == "" && (raced || l.nth > 1 && l.rank == 1) {
+		// A row of the same version as the one just written is judged against it, as any later one would be.
+		a.again[int(l.pos)] = true
+		return
+	}
+	res := Result[T]{Stored: l.stored}
+	verdict := l.verdict
+	if verdict == "" {
+		// As new as any, but not the one of its key that was written.
+		verdict = "stale"
+		if a.p.rule == firstWins {
+			verdict = "unchanged"
+		}
+		if a.written != nil {
+			res.Stored = a.written.stored
+			if l.nth == 1 {
+				verdict = a.written.verdict
+			}
+		}
+	}
+	settle(a.p, &res, verdict, int(l.pos))
+	a.done = append(a.done, placed[T]{int(l.pos), res})
 }
 
 // query sends one statement and reads its answer.
 func (b *bulk[T]) query(ctx context.Context, conn pg.Conn, rows []packed, got func(line[T])) error {
 	s := shape{withRows: b.each != nil, distinct: b.order.distinct(rows)}
 	var l line[T]
-	dest := []any{&l.first, &l.pos, &l.nth, &l.rank, &l.verdict}
+	dest := []any{&l.mark, &l.pos, &l.nth, &l.rank, &l.verdict}
 	if s.withRows {
 		dest = append(dest, b.p.cells(b.t.l, &l.stored)...)
 	}

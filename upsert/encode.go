@@ -19,17 +19,28 @@ import (
 // Every value goes to PostgreSQL as text, with a cast in the SQL. One form for all drivers and query modes is what makes
 // the same event, sent twice through different ones, equal to itself.
 
-// plain types need no look at their methods.
-var plain = map[reflect.Type]bool{
-	reflect.TypeFor[string](): true, reflect.TypeFor[bool](): true, reflect.TypeFor[int](): true, reflect.TypeFor[int32](): true,
-	reflect.TypeFor[int64](): true, reflect.TypeFor[float64](): true,
-}
+var (
+	stringType = reflect.TypeFor[string]()
+	intType    = reflect.TypeFor[int]()
+	int64Type  = reflect.TypeFor[int64]()
+	boolType   = reflect.TypeFor[bool]()
+)
 
 // encode returns the text form of v for a column of type oid, elem being the element's type of an array.
 func encode(v reflect.Value, oid, elem uint32) (text string, null bool, err error) {
-	if plain[v.Type()] && !isJSON(oid) {
-		text, null, err = encodeKind(v, oid, elem)
-	} else {
+	// The usual types need no look at their methods, and but for strings none at what they have become.
+	switch t := v.Type(); {
+	case isJSON(oid):
+		text, null, err = encodeAny(v, oid, elem)
+	case t == stringType:
+		text = encodeString(v.String(), oid)
+	case t == timeType && v.CanAddr():
+		return encodeTime(*v.Addr().Interface().(*time.Time), oid), false, nil
+	case t == intType, t == int64Type:
+		return strconv.FormatInt(v.Int(), 10), false, nil
+	case t == boolType:
+		return strconv.FormatBool(v.Bool()), false, nil
+	default:
 		text, null, err = encodeAny(v, oid, elem)
 	}
 	if err == nil && !null {
@@ -136,34 +147,51 @@ func encodeDuration(d time.Duration) string {
 	return fmt.Sprintf("%s%d:%02d:%02d.%06d", sign, us/3_600_000_000, us/60_000_000%60, us/1_000_000%60, us%1_000_000)
 }
 
+const (
+	day    = "-01-02"
+	moment = "-01-02 15:04:05.999999"
+)
+
 // encodeTime cuts to the microsecond that PostgreSQL keeps: pgx cuts as well, lib/pq lets the server round, and the same
 // event through both would conflict with itself.
 func encodeTime(t time.Time, oid uint32) string {
 	switch oid {
 	case pgtype.DateOID: // a day is meant, so the zone that the value carries counts
-		return yearly(t, "-01-02", "")
+		return yearly(t, day, "")
 	case pgtype.TimeOID:
 		return t.Truncate(time.Microsecond).Format("15:04:05.999999")
 	case pgtype.TimetzOID:
 		return t.Truncate(time.Microsecond).Format("15:04:05.999999Z07:00")
 	case pgtype.TimestampOID:
-		return yearly(t.UTC().Truncate(time.Microsecond), "-01-02 15:04:05.999999", "")
+		return yearly(t.UTC().Truncate(time.Microsecond), moment, "")
 	}
-	return yearly(t.UTC().Truncate(time.Microsecond), "-01-02 15:04:05.999999", "+00")
+	return yearly(t.UTC().Truncate(time.Microsecond), moment, "+00")
 }
 
-// yearly formats t with a year as PostgreSQL reads it: there is no year 0, and years before it are BC.
+// yearly formats t, in front of zone, with a year as PostgreSQL reads it: there is no year 0, and years before it are BC. layout
+// begins after the year.
 func yearly(t time.Time, layout, zone string) string {
-	year := t.Year()
-	if year >= 1000 && year <= 9999 {
-		var buf [40]byte
-		return string(append(t.AppendFormat(buf[:0], "2006"+layout), zone...))
+	year, month, dom := t.Date()
+	if year < 1000 || year > 9999 {
+		era := ""
+		if year <= 0 {
+			year, era = 1-year, " BC"
+		}
+		return fmt.Sprintf("%04d", year) + t.Format(layout) + zone + era
 	}
-	era := ""
-	if year <= 0 {
-		year, era = 1-year, " BC"
+	// By hand, as it is a quarter of the work for a row that has one.
+	var buf [40]byte
+	two := func(b []byte, n int) []byte { return append(b, byte('0'+n/10), byte('0'+n%10)) }
+	b := two(two(buf[:0], year/100), year%100)
+	b = two(append(two(append(b, '-'), int(month)), '-'), dom)
+	if layout == moment {
+		hour, minute, second := t.Clock()
+		b = two(append(two(append(two(append(b, ' '), hour), ':'), minute), ':'), second)
+		if us := t.Nanosecond() / 1000; us > 0 {
+			b = two(two(two(append(b, '.'), us/10000), us/100%100), us%100)
+		}
 	}
-	return fmt.Sprintf("%04d", year) + t.Format(layout) + zone + era
+	return string(append(b, zone...))
 }
 
 func isJSON(oid uint32) bool { return oid == pgtype.JSONOID || oid == pgtype.JSONBOID }
@@ -235,8 +263,11 @@ func writeElement(b *strings.Builder, text string, null bool) {
 	}
 	b.WriteByte('"')
 	for {
-		i := strings.IndexAny(text, `"\`)
-		if i < 0 {
+		i := 0
+		for i < len(text) && text[i] != '"' && text[i] != '\\' {
+			i++
+		}
+		if i == len(text) {
 			break
 		}
 		b.WriteString(text[:i])

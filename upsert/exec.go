@@ -37,7 +37,7 @@ func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {
 		return Result[T]{}, err
 	}
 	for range tries {
-		values, err := p.values(t.l, reflect.ValueOf(&row).Elem(), -1, nil)
+		values, err := p.values(t.columns, reflect.ValueOf(&row).Elem(), -1, nil)
 		if err != nil {
 			return Result[T]{Err: err}, err
 		}

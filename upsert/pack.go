@@ -53,11 +53,32 @@ func (s *store) row(i uint32) packed {
 
 // sorted returns the rows' numbers in the order of their keys, and of their arrival where keys are equal.
 func (s *store) sorted(o order) []uint32 {
-	rows := make([]uint32, s.n)
-	for i := range rows {
-		rows[i] = uint32(i)
+	// The first column is held beside the number: most comparisons need no more, and looking it up is most of their time.
+	type entry struct {
+		first string
+		i     uint32
 	}
-	slices.SortFunc(rows, func(i, j uint32) int { return cmp.Or(o.compare(s.row(i), s.row(j)), cmp.Compare(i, j)) })
+	entries := make([]entry, s.n)
+	for i := range entries {
+		entries[i].i = uint32(i)
+		if len(o.columns) > 0 {
+			entries[i].first = s.row(uint32(i)).cells[o.columns[0].at]
+		}
+	}
+	slices.SortFunc(entries, func(a, b entry) int {
+		c := 0
+		if len(o.columns) > 0 {
+			c = o.columns[0].compare(a.first, b.first)
+		}
+		if c == 0 && len(o.columns) > 1 {
+			c = o.compare(s.row(a.i), s.row(b.i))
+		}
+		return cmp.Or(c, cmp.Compare(a.i, b.i))
+	})
+	rows := make([]uint32, s.n)
+	for i, e := range entries {
+		rows[i] = e.i
+	}
 	return rows
 }
 

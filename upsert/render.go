@@ -103,8 +103,8 @@ func fold(parts []string, indent int) string {
 	return b.String()
 }
 
-func mapped[E any](es []E, f func(E) string) []string {
-	parts := make([]string, len(es))
+func mapped[E, R any](es []E, f func(E) R) []R {
+	parts := make([]R, len(es))
 	for i, e := range es {
 		parts[i] = f(e)
 	}
@@ -277,7 +277,12 @@ func (w writer) action(hit string) string {
 	} else {
 		guard = "NOT (" + w.same(func(m member) string { return at("t", m.column) }, w.updated) + ")"
 	}
-	if hit != "" {
+	switch hit {
+	case "":
+	case countOne:
+		// Not AND: only of CASE is it said that it does not count what the guard has refused.
+		guard = "CASE WHEN " + guard + "\n              THEN " + hit + " END"
+	default:
 		guard = hit + "\n     AND " + guard
 	}
 	return s + "\n   WHERE " + guard

@@ -9,74 +9,118 @@ import (
 )
 
 // many renders the statement for a chunk of rows: the same judgement as [writer.one], with the newest row of each key alone
-// to be written, and written in the order of the keys, so that two chunks cannot wait for each other.
+// to be written, and written in the order of the keys, so that two chunks cannot wait for each other: that in which they are given,
+// where no key is there twice (the look-up of each in turn leaves no other plan), so that a row is written while what was read for
+// it is at hand. That is a fifth of the time.
 //
-// Its answer is what [bulk] reads: a row for each one given, and for the written ones either a row each, or, without withRows and
-// where every row that was to be written has been, their number.
+// Not INSERT ... DO NOTHING first and a look at those alone that were there: it would save the look-up of new rows, and hold their locks
+// before those of the others, whatever their order. Two calls could wait for each other.
+//
+// Its answer is what [bulk] reads: with withRows a line for each row given and one more for each written one, and else the number
+// of those written and a line for each of the others.
 func (w writer) many(s shape) string {
-	event, judged, absent, applied := w.cte("event"), w.cte("judged"), w.cte("absent"), w.cte("applied")
+	judged, absent, applied := w.cte("judged"), w.cte("absent"), w.cte("applied")
 	fromEvent := func(m member) string { return w.judgedColumn(m) }
+
+	// Who only counts needs no row back that was written: DO UPDATE counts itself.
+	hit, reset := "", ""
+	returned := append([]string{"true AS pgonce_new"}, w.list("t")...)
+	switch {
+	case !s.withRows:
+		returned = mapped(w.p.keyColumns(), func(k string) string { return at("t", k) })
+		if w.p.rule != firstWins {
+			hit, reset = countOne, resetCount
+		}
+	case w.p.rule == firstWins:
+	case w.l.Server >= oldRows:
+		returned[0] = w.noOld() + " AS pgonce_new"
+	default:
+		hit, reset = "set_config('pgonce.hit', "+w.lockedKey()+", true) IS NOT NULL", resetHit
+		returned[0] = readHit + " IS DISTINCT FROM " + w.keyText("t") + " AS pgonce_new"
+	}
+
 	var b strings.Builder
-	fmt.Fprintf(&b, "WITH %s AS (\n%s\n)", event, w.ranked(s.distinct))
-	fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n  SELECT %s,\n       %s AS pgonce_verdict\n    FROM %s AS e\n    LEFT JOIN LATERAL (%s\n                        OFFSET 0) AS s ON true\n)",
-		judged, fold(append([]string{"e.*"}, w.storedColumns(s.withRows)...), 9), w.verdict(func(m member) string { return at("s", m.column) }, "NULL"), event, w.storedRow())
-	if lost := w.absent(judged); lost != "" {
+	fmt.Fprintf(&b, "WITH %s AS MATERIALIZED (\n  SELECT %s,\n       %s AS pgonce_verdict\n    FROM (%s) AS e\n    LEFT JOIN LATERAL (%s\n                        OFFSET 0) AS s ON true\n)",
+		judged, fold(append([]string{"e.*"}, w.storedColumns(s.withRows)...), 9), w.verdict(func(m member) string { return at("s", m.column) }, "NULL"),
+		w.ranked(s.distinct, reset), w.storedRow())
+	if lost := w.absent(judged, s); lost != "" {
 		fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n%s\n)", absent, lost)
 	}
-
-	hit, isNew, source := "", "true", ""
-	if w.p.rule != firstWins {
-		if w.l.Server >= oldRows {
-			isNew = w.noOld()
-		} else {
-			source = ", " + resetHit
-			hit = "set_config('pgonce.hit', " + w.lockedKey() + ", true) IS NOT NULL"
-			isNew = readHit + " IS DISTINCT FROM " + w.keyText("t")
-		}
+	fmt.Fprintf(&b, ", %s AS (\n  INSERT INTO %s AS t (%s)\n  SELECT %s\n    FROM %s AS e\n   WHERE %s",
+		applied, w.p.table.Quoted(), fold(w.columns(), 9), fold(mapped(w.p.written, func(m member) string { return w.inserted(m, fromEvent) }), 9), judged, s.wanted())
+	if !s.distinct {
+		fmt.Fprintf(&b, "\n   ORDER BY %s", strings.Join(w.sortKeys("e"), ", "))
 	}
-	fmt.Fprintf(&b, ", %s AS (\n  INSERT INTO %s AS t (%s)\n  SELECT %s\n    FROM %s AS e%s\n   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1\n   ORDER BY %s",
-		applied, w.p.table.Quoted(), fold(w.columns(), 9), fold(mapped(w.p.written, func(m member) string { return w.inserted(m, fromEvent) }), 9),
-		judged, source, strings.Join(w.sortKeys("e"), ", "))
-	returned := w.list("t")
-	if !s.withRows {
-		returned = mapped(w.p.keyColumns(), func(k string) string { return at("t", k) })
-	}
-	returned = append([]string{isNew + " AS pgonce_new"}, returned...)
 	fmt.Fprintf(&b, "\n  ON CONFLICT %s %s\n  RETURNING %s%s\n)", w.target(), w.action(hit), fold(returned, 12), w.expressions())
 	if s.withRows {
-		return b.String() + "\n" + w.answer(applied, judged, true)
+		return b.String() + "\n" + w.answer(applied, judged, s)
 	}
+	return b.String() + w.tally(applied, judged, s)
+}
 
-	tally := w.cte("tally")
-	fmt.Fprintf(&b, ", %s AS (\n  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,\n"+
-		"         count(*) = (SELECT count(*) FROM %s AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete\n    FROM %s AS a\n)",
-		tally, judged, applied)
-	fmt.Fprintf(&b, "\nSELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM %s AS y WHERE y.complete", tally)
-	fmt.Fprintf(&b, "\n UNION ALL\nSELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')\n  FROM %s AS e"+
-		"\n WHERE (SELECT y.complete FROM %s AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)", judged, tally)
-	fmt.Fprintf(&b, "\n UNION ALL\nSELECT * FROM (\n%s\n) AS d WHERE NOT (SELECT y.complete FROM %s AS y)", w.answer(applied, judged, false), tally)
-	return b.String()
+// tally answers with the numbers of inserted and updated rows, and with a line for each of the others. A row that should have
+// been written, and has not been, has met a rival.
+func (w writer) tally(applied, judged string, s shape) string {
+	tally, updated := w.cte("tally"), readCount
+	if w.p.rule == firstWins {
+		updated = "0::int8"
+	}
+	keys := func(alias string) string {
+		return joined(w.numbered(), ", ", func(i int) string { return w.keyColumn(alias, i) })
+	}
+	return fmt.Sprintf(`, %[1]s AS (
+  SELECT count(*) AS written, %[2]s AS updated FROM %[3]s AS a
+)
+SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM %[1]s AS y
+ UNION ALL
+SELECT d.*
+  FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
+                    THEN (SELECT y.written FROM %[1]s AS y) = (SELECT count(*) FROM %[4]s AS e WHERE %[5]s)
+                         OR (%[6]s) IN (SELECT %[7]s FROM %[3]s AS a)
+                    ELSE false END AS written, e.pgonce_pos, %[8]s AS nth, %[9]s, coalesce(e.pgonce_verdict, '')
+          FROM %[4]s AS e
+         WHERE (SELECT y.written FROM %[1]s AS y) < cardinality($1::int8[])) AS d
+ WHERE NOT d.written OR d.nth > 1`, tally, updated, applied, judged, s.wanted(), keys("e"), keys("a"), s.nth(), s.rank())
+}
+
+// nth and rank return the columns of [writer.ranked], which are not there where there is nothing to rank; wanted is true for a row that
+// is to be written.
+func (s shape) nth() string {
+	if s.distinct {
+		return "1::int8"
+	}
+	return "e.pgonce_nth"
+}
+
+func (s shape) rank() string {
+	if s.distinct {
+		return "1::int8"
+	}
+	return "e.pgonce_rank"
+}
+
+func (s shape) wanted() string {
+	if s.distinct {
+		return "e.pgonce_verdict IS NULL"
+	}
+	return "e.pgonce_verdict IS NULL AND e.pgonce_nth = 1"
 }
 
 // answer puts written rows and judged ones together by their keys, the written one of a key first. The keys meet in a sort: a join of two
 // CTEs is planned without knowing their sizes, and would compare every row with every other.
-func (w writer) answer(applied, judged string, withRows bool) string {
-	var fromApplied, fromJudged, fromBoth string
-	if withRows {
-		fromApplied, fromBoth = ",\n           "+fold(w.list("a"), 11), ",\n       "+fold(w.results("r"), 7)
-		fromJudged = ",\n           " + fold(mapped(w.all(), func(m member) string { return w.judgedColumn(m) + " AS " + pg.Quote(m.column) }), 11)
-	}
+func (w writer) answer(applied, judged string, s shape) string {
+	fromJudged := mapped(w.all(), func(m member) string { return w.judgedColumn(m) + " AS " + pg.Quote(m.column) })
 	groups := make([]string, len(w.p.keys))
 	for i := range groups {
 		groups[i] = fmt.Sprintf("r.pgonce_g%d", i+1)
 	}
 	by := strings.Join(groups, ", ")
 	var b strings.Builder
-	fmt.Fprintf(&b, "SELECT row_number() OVER (PARTITION BY %s ORDER BY r.pgonce_pos) = 1,\n       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome%s\n  FROM (", by, fromBoth)
-	fmt.Fprintf(&b, "\n    SELECT %s, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,\n           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome%s\n      FROM %s AS a",
-		named(w.sortKeys("a"), "pgonce_g"), fromApplied, applied)
-	fmt.Fprintf(&b, "\n     UNION ALL\n    SELECT %s, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')%s\n      FROM %s AS e\n  ) AS r\n ORDER BY %s, r.pgonce_pos",
-		named(w.sortKeys("e"), "pgonce_g"), fromJudged, judged, by)
+	fmt.Fprintf(&b, "SELECT row_number() OVER (PARTITION BY %s ORDER BY r.pgonce_pos) = 1,\n       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,\n       %s\n  FROM (", by, fold(w.results("r"), 7))
+	fmt.Fprintf(&b, "\n    SELECT %s, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,\n           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,\n           %s\n      FROM %s AS a",
+		named(w.sortKeys("a"), "pgonce_g"), fold(w.list("a"), 11), applied)
+	fmt.Fprintf(&b, "\n     UNION ALL\n    SELECT %s, e.pgonce_pos, %s, %s, coalesce(e.pgonce_verdict, ''),\n           %s\n      FROM %s AS e\n  ) AS r\n ORDER BY %s, r.pgonce_pos",
+		named(w.sortKeys("e"), "pgonce_g"), s.nth(), s.rank(), fold(fromJudged, 11), judged, by)
 	return b.String()
 }
 
@@ -86,11 +130,16 @@ func (w writer) answer(applied, judged string, withRows bool) string {
 // The arrays are unnested in a select list, in step. Not in FROM: there each array would first be put away as a whole. OFFSET 0
 // hides their length from the planner, which has no choice to make by it, and would else find a thousand look-ups in a
 // partitioned table dear enough for its just-in-time compiler: that takes a second, for what is done in ten milliseconds.
-func (w writer) ranked(distinct bool) string {
+//
+// reset, where it is not empty, is called once, before any row.
+func (w writer) ranked(distinct bool, reset string) string {
 	params, arrays := []string{"$1::int8[] AS pos"}, []string{"unnest(a.pos) AS pgonce_pos"}
 	for i, m := range w.p.written {
-		params = append(params, fmt.Sprintf("$%d::%s[] AS a%d", i+2, w.col(m).inArray(), i+1))
+		params = append(params, fmt.Sprintf("$%d::%s[] AS a%d", len(params)+1, w.col(m).inArray(), i+1))
 		arrays = append(arrays, fmt.Sprintf("unnest(a.a%d) AS c%d", i+1, i+1))
+	}
+	if reset != "" {
+		params = append(params, reset)
 	}
 	values := append([]string{"u.pgonce_pos"}, w.values(func(i int, c *column) string {
 		v := fmt.Sprintf("u.c%d", i+1)
@@ -106,7 +155,7 @@ func (w writer) ranked(distinct bool) string {
 	inner := fmt.Sprintf("SELECT v.*%s\n            FROM (SELECT %s\n                    FROM (SELECT %s\n                            FROM (SELECT %s\n                                  OFFSET 0) AS a) AS u) AS v",
 		checks, fold(values, 26), fold(arrays, 34), fold(params, 42))
 	if distinct {
-		return "  SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank\n    FROM (" + inner + ") AS q"
+		return inner
 	}
 	part := "PARTITION BY " + strings.Join(w.sortKeys("q"), ", ")
 	if len(w.refusals()) > 0 {
@@ -124,7 +173,7 @@ func (w writer) ranked(distinct bool) string {
 	if newest != "" {
 		rank = "rank() OVER (" + part + " ORDER BY " + newest + ")"
 	}
-	return fmt.Sprintf("  SELECT q.*, row_number() OVER (%s\n                                 ORDER BY %s) AS pgonce_nth,\n         %s AS pgonce_rank\n    FROM (%s) AS q",
+	return fmt.Sprintf("SELECT q.*, row_number() OVER (%s\n                                         ORDER BY %s) AS pgonce_nth,\n                 %s AS pgonce_rank\n            FROM (%s) AS q",
 		part, order, rank, inner)
 }
 
@@ -258,7 +307,7 @@ func (w writer) carried() []member {
 
 // absent collects which written rows came without a value for which of those columns, by the stored row's key: the row that
 // was to be inserted, which is all that DO UPDATE sees, cannot tell.
-func (w writer) absent(judged string) string {
+func (w writer) absent(judged string, s shape) string {
 	ms := w.carried()
 	if len(ms) == 0 {
 		return ""
@@ -273,8 +322,8 @@ func (w writer) absent(judged string) string {
 		}) + ")::text"
 	}
 	return "  SELECT jsonb_object_agg(a.k, true) AS keys FROM (\n    " + joined(ms, "\n    UNION ALL ", func(m member) string {
-		return fmt.Sprintf("SELECT '%d' || %s AS k FROM %s AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1 AND %s IS NULL",
-			slices.IndexFunc(ms, func(o member) bool { return o.column == m.column }), key, judged, at("e", m.column))
+		return fmt.Sprintf("SELECT '%d' || %s AS k FROM %s AS e WHERE %s AND %s IS NULL",
+			slices.IndexFunc(ms, func(o member) bool { return o.column == m.column }), key, judged, s.wanted(), at("e", m.column))
 	}) + "\n  ) AS a WHERE a.k IS NOT NULL"
 }
 

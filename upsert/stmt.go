@@ -73,9 +73,10 @@ func (s *Stmt[T]) plan() *plan { return s.p }
 
 // texts are the statements for one table, as its catalog describes it.
 type texts struct {
-	l    *layout
-	one  string
-	many map[shape]string
+	l       *layout
+	columns []*column // of the values, in the order of parameters
+	one     string
+	many    map[shape]string
 }
 
 // shape is a form of the bulk statement.
@@ -100,9 +101,11 @@ func (p *plan) prepareAnew(ctx context.Context, conn pg.Conn) (*texts, error) {
 	if ps := p.layoutProblems(l); len(ps) > 0 {
 		return nil, &VerifyError{Problems: ps}
 	}
-	t := &texts{l: l, one: writer{p: p, l: l}.one(), many: map[shape]string{}}
+	w := writer{p: p, l: l}
+	t := &texts{l: l, columns: mapped(p.written, w.col), one: w.one(), many: map[shape]string{}}
 	for _, s := range []shape{{false, false}, {false, true}, {true, false}, {true, true}} {
-		t.many[s] = writer{p: p, l: l, bulk: true}.many(s)
+		w.bulk = true
+		t.many[s] = w.many(s)
 	}
 	p.use.Store(t)
 	return t, nil
@@ -127,9 +130,9 @@ type value struct {
 }
 
 // values appends the parameters for one row to buf.
-func (p *plan) values(l *layout, row reflect.Value, index int, buf []value) ([]value, error) {
-	for _, m := range p.written {
-		c := l.byName[m.column]
+func (p *plan) values(columns []*column, row reflect.Value, index int, buf []value) ([]value, error) {
+	for i, m := range p.written {
+		c := columns[i]
 		text, null, err := encode(row.FieldByIndex(m.index), c.OID, c.Elem)
 		if err == nil {
 			err = unfit(m, c, text, null)
@@ -163,7 +166,9 @@ func unfit(m member, c *column, text string, null bool) error {
 		return nil
 	case strings.HasPrefix(text, "0001-01-01") && text == encodeTime(time.Time{}, c.OID):
 		return errZeroTime
-	case strings.ContainsAny(text, "iInN") && endless(text):
+	case text == "" || text[len(text)-1] >= '0' && text[len(text)-1] <= '9':
+		return nil
+	case endless(text):
 		return errNotFinite
 	}
 	return nil

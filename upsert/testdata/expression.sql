@@ -78,92 +78,26 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
  WHERE NOT EXISTS (SELECT FROM applied);
 
 -- Many rows, PostgreSQL 14 to 17
-WITH event AS (
-  SELECT q.*, row_number() OVER (PARTITION BY q.pgonce_k2, q."tenant" COLLATE "C", q.pgonce_refused IS NULL
-                                 ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-         rank() OVER (PARTITION BY q.pgonce_k2, q."tenant" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
-    FROM (SELECT v.*, (lower(email)) AS pgonce_k2,
-                 CASE WHEN (lower(email)) IS NULL THEN 'keyless' END AS pgonce_refused
-            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant", u.c2 AS "email",
-                          u.c3 AS "status", u.c4 AS "updated_at"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
-                                  OFFSET 0) AS a) AS u) AS v) AS q
-), judged AS MATERIALIZED (
+WITH judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN (s."email", s."status") IS NOT DISTINCT FROM (e."email", e."status") THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
-    FROM event AS e
-    LEFT JOIN LATERAL (SELECT s."tenant", s."email", s."status", s."updated_at", (lower(email)) AS pgonce_k2
-                         FROM "subscription" AS s
-                        WHERE s."tenant" = e."tenant" AND (lower(email)) = e.pgonce_k2
-                        OFFSET 0) AS s ON true
-), applied AS (
-  INSERT INTO "subscription" AS t ("tenant", "email", "status", "updated_at")
-  SELECT e."tenant", e."email", e."status", e."updated_at"
-    FROM judged AS e, set_config('pgonce.hit', '', true)
-   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
-   ORDER BY e.pgonce_k2, e."tenant" COLLATE "C"
-  ON CONFLICT ("tenant", (lower(email))) DO UPDATE
-     SET "email" = excluded."email",
-         "status" = excluded."status",
-         "updated_at" = excluded."updated_at"
-   WHERE set_config('pgonce.hit', (SELECT ROW(k."tenant", (lower(email)))::text FROM (SELECT t.*) AS k), true) IS NOT NULL
-     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM ROW(t."tenant", (lower(email)))::text AS pgonce_new,
-            t."tenant", (lower(email)) AS pgonce_k2
-), tally AS (
-  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
-         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
-    FROM applied AS a
-)
-SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
- UNION ALL
-SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-  FROM judged AS e
- WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
- UNION ALL
-SELECT * FROM (
-SELECT row_number() OVER (PARTITION BY r.pgonce_g1, r.pgonce_g2 ORDER BY r.pgonce_pos) = 1,
-       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
-  FROM (
-    SELECT a.pgonce_k2 AS pgonce_g1, a."tenant" COLLATE "C" AS pgonce_g2, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
-           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
-      FROM applied AS a
-     UNION ALL
-    SELECT e.pgonce_k2 AS pgonce_g1, e."tenant" COLLATE "C" AS pgonce_g2, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-      FROM judged AS e
-  ) AS r
- ORDER BY r.pgonce_g1, r.pgonce_g2, r.pgonce_pos
-) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
-
--- Many rows, from PostgreSQL 18
-WITH event AS (
-  SELECT q.*, row_number() OVER (PARTITION BY q.pgonce_k2, q."tenant" COLLATE "C", q.pgonce_refused IS NULL
-                                 ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-         rank() OVER (PARTITION BY q.pgonce_k2, q."tenant" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
-    FROM (SELECT v.*, (lower(email)) AS pgonce_k2,
+    FROM (SELECT q.*, row_number() OVER (PARTITION BY q.pgonce_k2, q."tenant" COLLATE "C", q.pgonce_refused IS NULL
+                                         ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
+                 rank() OVER (PARTITION BY q.pgonce_k2, q."tenant" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
+            FROM (SELECT v.*, (lower(email)) AS pgonce_k2,
                  CASE WHEN (lower(email)) IS NULL THEN 'keyless' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant", u.c2 AS "email",
                           u.c3 AS "status", u.c4 AS "updated_at"
                     FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
                                   unnest(a.a3) AS c3, unnest(a.a4) AS c4
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
-                                  OFFSET 0) AS a) AS u) AS v) AS q
-), judged AS MATERIALIZED (
-  SELECT e.*,
-       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
-            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN (s."email", s."status") IS NOT DISTINCT FROM (e."email", e."status") THEN 'unchanged'
-            ELSE 'conflict' END AS pgonce_verdict
-    FROM event AS e
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
+                                          set_config('pgonce.updated', '0', true)
+                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."tenant", s."email", s."status", s."updated_at", (lower(email)) AS pgonce_k2
                          FROM "subscription" AS s
                         WHERE s."tenant" = e."tenant" AND (lower(email)) = e.pgonce_k2
@@ -178,54 +112,44 @@ WITH event AS (
      SET "email" = excluded."email",
          "status" = excluded."status",
          "updated_at" = excluded."updated_at"
-   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING old."tenant" IS NULL AS pgonce_new, t."tenant", (lower(email)) AS pgonce_k2
+   WHERE CASE WHEN (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
+  RETURNING t."tenant", (lower(email)) AS pgonce_k2
 ), tally AS (
-  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
-         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
-    FROM applied AS a
+  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
-SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-  FROM judged AS e
- WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
- UNION ALL
-SELECT * FROM (
-SELECT row_number() OVER (PARTITION BY r.pgonce_g1, r.pgonce_g2 ORDER BY r.pgonce_pos) = 1,
-       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
-  FROM (
-    SELECT a.pgonce_k2 AS pgonce_g1, a."tenant" COLLATE "C" AS pgonce_g2, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
-           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
-      FROM applied AS a
-     UNION ALL
-    SELECT e.pgonce_k2 AS pgonce_g1, e."tenant" COLLATE "C" AS pgonce_g2, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-      FROM judged AS e
-  ) AS r
- ORDER BY r.pgonce_g1, r.pgonce_g2, r.pgonce_pos
-) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+SELECT d.*
+  FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
+                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
+                         OR (e."tenant", e.pgonce_k2) IN (SELECT a."tenant", a.pgonce_k2 FROM applied AS a)
+                    ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+          FROM judged AS e
+         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
+ WHERE NOT d.written OR d.nth > 1;
 
--- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
-WITH event AS (
-  SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
-    FROM (SELECT v.*, (lower(email)) AS pgonce_k2,
+-- Many rows, from PostgreSQL 18
+WITH judged AS MATERIALIZED (
+  SELECT e.*,
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN (s."email", s."status") IS NOT DISTINCT FROM (e."email", e."status") THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM (SELECT q.*, row_number() OVER (PARTITION BY q.pgonce_k2, q."tenant" COLLATE "C", q.pgonce_refused IS NULL
+                                         ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
+                 rank() OVER (PARTITION BY q.pgonce_k2, q."tenant" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
+            FROM (SELECT v.*, (lower(email)) AS pgonce_k2,
                  CASE WHEN (lower(email)) IS NULL THEN 'keyless' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant", u.c2 AS "email",
                           u.c3 AS "status", u.c4 AS "updated_at"
                     FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
                                   unnest(a.a3) AS c3, unnest(a.a4) AS c4
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
-                                  OFFSET 0) AS a) AS u) AS v) AS q
-), judged AS MATERIALIZED (
-  SELECT e.*, s."tenant" AS pgonce_s1, s."email" AS pgonce_s2, s."status" AS pgonce_s3,
-         s."updated_at" AS pgonce_s4,
-       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
-            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN (s."email", s."status") IS NOT DISTINCT FROM (e."email", e."status") THEN 'unchanged'
-            ELSE 'conflict' END AS pgonce_verdict
-    FROM event AS e
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
+                                          set_config('pgonce.updated', '0', true)
+                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."tenant", s."email", s."status", s."updated_at", (lower(email)) AS pgonce_k2
                          FROM "subscription" AS s
                         WHERE s."tenant" = e."tenant" AND (lower(email)) = e.pgonce_k2
@@ -233,9 +157,58 @@ WITH event AS (
 ), applied AS (
   INSERT INTO "subscription" AS t ("tenant", "email", "status", "updated_at")
   SELECT e."tenant", e."email", e."status", e."updated_at"
-    FROM judged AS e, set_config('pgonce.hit', '', true)
+    FROM judged AS e
    WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
    ORDER BY e.pgonce_k2, e."tenant" COLLATE "C"
+  ON CONFLICT ("tenant", (lower(email))) DO UPDATE
+     SET "email" = excluded."email",
+         "status" = excluded."status",
+         "updated_at" = excluded."updated_at"
+   WHERE CASE WHEN (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
+  RETURNING t."tenant", (lower(email)) AS pgonce_k2
+), tally AS (
+  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
+)
+SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
+ UNION ALL
+SELECT d.*
+  FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
+                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
+                         OR (e."tenant", e.pgonce_k2) IN (SELECT a."tenant", a.pgonce_k2 FROM applied AS a)
+                    ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+          FROM judged AS e
+         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
+ WHERE NOT d.written OR d.nth > 1;
+
+-- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
+WITH judged AS MATERIALIZED (
+  SELECT e.*, s."tenant" AS pgonce_s1, s."email" AS pgonce_s2, s."status" AS pgonce_s3,
+         s."updated_at" AS pgonce_s4,
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN (s."email", s."status") IS NOT DISTINCT FROM (e."email", e."status") THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM (SELECT v.*, (lower(email)) AS pgonce_k2,
+                 CASE WHEN (lower(email)) IS NULL THEN 'keyless' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant", u.c2 AS "email",
+                          u.c3 AS "status", u.c4 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
+                                          set_config('pgonce.hit', '', true)
+                                  OFFSET 0) AS a) AS u) AS v) AS e
+    LEFT JOIN LATERAL (SELECT s."tenant", s."email", s."status", s."updated_at", (lower(email)) AS pgonce_k2
+                         FROM "subscription" AS s
+                        WHERE s."tenant" = e."tenant" AND (lower(email)) = e.pgonce_k2
+                        OFFSET 0) AS s ON true
+), applied AS (
+  INSERT INTO "subscription" AS t ("tenant", "email", "status", "updated_at")
+  SELECT e."tenant", e."email", e."status", e."updated_at"
+    FROM judged AS e
+   WHERE e.pgonce_verdict IS NULL
   ON CONFLICT ("tenant", (lower(email))) DO UPDATE
      SET "email" = excluded."email",
          "status" = excluded."status",
@@ -254,7 +227,7 @@ SELECT row_number() OVER (PARTITION BY r.pgonce_g1, r.pgonce_g2 ORDER BY r.pgonc
            a."tenant", a."email", a."status", a."updated_at"
       FROM applied AS a
      UNION ALL
-    SELECT e.pgonce_k2 AS pgonce_g1, e."tenant" COLLATE "C" AS pgonce_g2, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, ''),
+    SELECT e.pgonce_k2 AS pgonce_g1, e."tenant" COLLATE "C" AS pgonce_g2, e.pgonce_pos, 1::int8, 1::int8, coalesce(e.pgonce_verdict, ''),
            e.pgonce_s1 AS "tenant", e.pgonce_s2 AS "email", e.pgonce_s3 AS "status",
            e.pgonce_s4 AS "updated_at"
       FROM judged AS e

@@ -52,22 +52,20 @@ SELECT CASE WHEN s.pgonce_found THEN 'unchanged' ELSE 'raced' END,
  WHERE NOT EXISTS (SELECT FROM applied);
 
 -- Many rows, PostgreSQL 14 to 17
-WITH event AS (
-  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
-                                 ORDER BY q.pgonce_pos) AS pgonce_nth,
-         0 AS pgonce_rank
-    FROM (SELECT v.*
+WITH judged AS MATERIALIZED (
+  SELECT e.*,
+       CASE WHEN s.pgonce_found THEN 'unchanged' ELSE NULL END AS pgonce_verdict
+    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+                                         ORDER BY q.pgonce_pos) AS pgonce_nth,
+                 0 AS pgonce_rank
+            FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "public_id",
                           u.c3 AS "status"
                     FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3
-                                  OFFSET 0) AS a) AS u) AS v) AS q
-), judged AS MATERIALIZED (
-  SELECT e.*,
-       CASE WHEN s.pgonce_found THEN 'unchanged' ELSE NULL END AS pgonce_verdict
-    FROM event AS e
+                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."plan", true AS pgonce_found
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -79,49 +77,36 @@ WITH event AS (
    WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
    ORDER BY e."id" COLLATE "C"
   ON CONFLICT ("id") DO NOTHING
-  RETURNING true AS pgonce_new, t."id"
+  RETURNING t."id"
 ), tally AS (
-  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
-         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
-    FROM applied AS a
+  SELECT count(*) AS written, 0::int8 AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
-SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-  FROM judged AS e
- WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
- UNION ALL
-SELECT * FROM (
-SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
-       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
-  FROM (
-    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
-           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
-      FROM applied AS a
-     UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-      FROM judged AS e
-  ) AS r
- ORDER BY r.pgonce_g1, r.pgonce_pos
-) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+SELECT d.*
+  FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
+                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
+                         OR (e."id") IN (SELECT a."id" FROM applied AS a)
+                    ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+          FROM judged AS e
+         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
+ WHERE NOT d.written OR d.nth > 1;
 
 -- Many rows, from PostgreSQL 18
-WITH event AS (
-  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
-                                 ORDER BY q.pgonce_pos) AS pgonce_nth,
-         0 AS pgonce_rank
-    FROM (SELECT v.*
+WITH judged AS MATERIALIZED (
+  SELECT e.*,
+       CASE WHEN s.pgonce_found THEN 'unchanged' ELSE NULL END AS pgonce_verdict
+    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+                                         ORDER BY q.pgonce_pos) AS pgonce_nth,
+                 0 AS pgonce_rank
+            FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "public_id",
                           u.c3 AS "status"
                     FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3
-                                  OFFSET 0) AS a) AS u) AS v) AS q
-), judged AS MATERIALIZED (
-  SELECT e.*,
-       CASE WHEN s.pgonce_found THEN 'unchanged' ELSE NULL END AS pgonce_verdict
-    FROM event AS e
+                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."plan", true AS pgonce_found
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -133,35 +118,25 @@ WITH event AS (
    WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
    ORDER BY e."id" COLLATE "C"
   ON CONFLICT ("id") DO NOTHING
-  RETURNING true AS pgonce_new, t."id"
+  RETURNING t."id"
 ), tally AS (
-  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
-         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
-    FROM applied AS a
+  SELECT count(*) AS written, 0::int8 AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
-SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-  FROM judged AS e
- WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
- UNION ALL
-SELECT * FROM (
-SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
-       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
-  FROM (
-    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
-           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
-      FROM applied AS a
-     UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-      FROM judged AS e
-  ) AS r
- ORDER BY r.pgonce_g1, r.pgonce_pos
-) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+SELECT d.*
+  FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
+                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
+                         OR (e."id") IN (SELECT a."id" FROM applied AS a)
+                    ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+          FROM judged AS e
+         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
+ WHERE NOT d.written OR d.nth > 1;
 
 -- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
-WITH event AS (
-  SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
+WITH judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."public_id" AS pgonce_s2, s."status" AS pgonce_s3, s."plan" AS pgonce_s4,
+       CASE WHEN s.pgonce_found THEN 'unchanged' ELSE NULL END AS pgonce_verdict
     FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "public_id",
                           u.c3 AS "status"
@@ -169,11 +144,7 @@ WITH event AS (
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3
-                                  OFFSET 0) AS a) AS u) AS v) AS q
-), judged AS MATERIALIZED (
-  SELECT e.*, s."id" AS pgonce_s1, s."public_id" AS pgonce_s2, s."status" AS pgonce_s3, s."plan" AS pgonce_s4,
-       CASE WHEN s.pgonce_found THEN 'unchanged' ELSE NULL END AS pgonce_verdict
-    FROM event AS e
+                                  OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."plan", true AS pgonce_found
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -182,8 +153,7 @@ WITH event AS (
   INSERT INTO "subscription" AS t ("id", "public_id", "status")
   SELECT e."id", e."public_id", e."status"
     FROM judged AS e
-   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
-   ORDER BY e."id" COLLATE "C"
+   WHERE e.pgonce_verdict IS NULL
   ON CONFLICT ("id") DO NOTHING
   RETURNING true AS pgonce_new, t."id", t."public_id", t."status", t."plan"
 )
@@ -196,7 +166,7 @@ SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
            a."id", a."public_id", a."status", a."plan"
       FROM applied AS a
      UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, ''),
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, 1::int8, 1::int8, coalesce(e.pgonce_verdict, ''),
            e.pgonce_s1 AS "id", e.pgonce_s2 AS "public_id", e.pgonce_s3 AS "status", e.pgonce_s4 AS "plan"
       FROM judged AS e
   ) AS r

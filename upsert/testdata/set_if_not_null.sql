@@ -89,11 +89,19 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
  WHERE NOT EXISTS (SELECT FROM applied);
 
 -- Many rows, PostgreSQL 14 to 17
-WITH event AS (
-  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
-                                 ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-         rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
-    FROM (SELECT v.*,
+WITH judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s4,
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
+                                         ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
+                 rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
+            FROM (SELECT v.*,
                  CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
                           WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
                          IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
@@ -103,92 +111,9 @@ WITH event AS (
                                   unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::numeric[] AS a4,
-                                          $6::timestamp with time zone[] AS a5
-                                  OFFSET 0) AS a) AS u) AS v) AS q
-), judged AS MATERIALIZED (
-  SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s4,
-       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
-            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status"
-                 AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
-                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
-            ELSE 'conflict' END AS pgonce_verdict
-    FROM event AS e
-    LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
-                         FROM "subscription" AS s
-                        WHERE s."id" = e."id"
-                        OFFSET 0) AS s ON true
-), absent AS MATERIALIZED (
-  SELECT jsonb_object_agg(a.k, true) AS keys FROM (
-    SELECT '0' || '=' || e.pgonce_s1::text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1 AND e."amount" IS NULL
-  ) AS a WHERE a.k IS NOT NULL
-), applied AS (
-  INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
-  SELECT e."id", e."status", e."plan", coalesce(e."amount", e.pgonce_s4), e."updated_at"
-    FROM judged AS e, set_config('pgonce.hit', '', true)
-   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
-   ORDER BY e."id" COLLATE "C"
-  ON CONFLICT ("id") DO UPDATE
-     SET "status" = excluded."status",
-         "plan" = coalesce(excluded."plan", t."plan"),
-         "amount" = CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END,
-         "updated_at" = excluded."updated_at"
-   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
-     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id"
-), tally AS (
-  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
-         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
-    FROM applied AS a
-)
-SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
- UNION ALL
-SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-  FROM judged AS e
- WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
- UNION ALL
-SELECT * FROM (
-SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
-       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
-  FROM (
-    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
-           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
-      FROM applied AS a
-     UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-      FROM judged AS e
-  ) AS r
- ORDER BY r.pgonce_g1, r.pgonce_pos
-) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
-
--- Many rows, from PostgreSQL 18
-WITH event AS (
-  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
-                                 ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-         rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
-    FROM (SELECT v.*,
-                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
-                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
-                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
-            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan",
-                          u.c4 AS "amount", u.c5 AS "updated_at"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::numeric[] AS a4,
-                                          $6::timestamp with time zone[] AS a5
-                                  OFFSET 0) AS a) AS u) AS v) AS q
-), judged AS MATERIALIZED (
-  SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s4,
-       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
-            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status"
-                 AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
-                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
-            ELSE 'conflict' END AS pgonce_verdict
-    FROM event AS e
+                                          $6::timestamp with time zone[] AS a5,
+                                          set_config('pgonce.updated', '0', true)
+                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -208,37 +133,37 @@ WITH event AS (
          "plan" = coalesce(excluded."plan", t."plan"),
          "amount" = CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END,
          "updated_at" = excluded."updated_at"
-   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING old."id" IS NULL AS pgonce_new, t."id"
+   WHERE CASE WHEN (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
+  RETURNING t."id"
 ), tally AS (
-  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
-         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
-    FROM applied AS a
+  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
-SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-  FROM judged AS e
- WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
- UNION ALL
-SELECT * FROM (
-SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
-       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
-  FROM (
-    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
-           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
-      FROM applied AS a
-     UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-      FROM judged AS e
-  ) AS r
- ORDER BY r.pgonce_g1, r.pgonce_pos
-) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+SELECT d.*
+  FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
+                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
+                         OR (e."id") IN (SELECT a."id" FROM applied AS a)
+                    ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+          FROM judged AS e
+         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
+ WHERE NOT d.written OR d.nth > 1;
 
--- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
-WITH event AS (
-  SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
-    FROM (SELECT v.*,
+-- Many rows, from PostgreSQL 18
+WITH judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s4,
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
+                                         ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
+                 rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
+            FROM (SELECT v.*,
                  CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
                           WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
                          IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
@@ -248,19 +173,9 @@ WITH event AS (
                                   unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::numeric[] AS a4,
-                                          $6::timestamp with time zone[] AS a5
-                                  OFFSET 0) AS a) AS u) AS v) AS q
-), judged AS MATERIALIZED (
-  SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."plan" AS pgonce_s3, s."amount" AS pgonce_s4,
-         s."updated_at" AS pgonce_s5,
-       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
-            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status"
-                 AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
-                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
-            ELSE 'conflict' END AS pgonce_verdict
-    FROM event AS e
+                                          $6::timestamp with time zone[] AS a5,
+                                          set_config('pgonce.updated', '0', true)
+                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -272,9 +187,68 @@ WITH event AS (
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
   SELECT e."id", e."status", e."plan", coalesce(e."amount", e.pgonce_s4), e."updated_at"
-    FROM judged AS e, set_config('pgonce.hit', '', true)
+    FROM judged AS e
    WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
    ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = excluded."status",
+         "plan" = coalesce(excluded."plan", t."plan"),
+         "amount" = CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END,
+         "updated_at" = excluded."updated_at"
+   WHERE CASE WHEN (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
+  RETURNING t."id"
+), tally AS (
+  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
+)
+SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
+ UNION ALL
+SELECT d.*
+  FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
+                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
+                         OR (e."id") IN (SELECT a."id" FROM applied AS a)
+                    ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+          FROM judged AS e
+         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
+ WHERE NOT d.written OR d.nth > 1;
+
+-- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
+WITH judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."plan" AS pgonce_s3, s."amount" AS pgonce_s4,
+         s."updated_at" AS pgonce_s5,
+       CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
+            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM (SELECT v.*,
+                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
+                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
+                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan",
+                          u.c4 AS "amount", u.c5 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::numeric[] AS a4,
+                                          $6::timestamp with time zone[] AS a5,
+                                          set_config('pgonce.hit', '', true)
+                                  OFFSET 0) AS a) AS u) AS v) AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), absent AS MATERIALIZED (
+  SELECT jsonb_object_agg(a.k, true) AS keys FROM (
+    SELECT '0' || '=' || e.pgonce_s1::text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e."amount" IS NULL
+  ) AS a WHERE a.k IS NOT NULL
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
+  SELECT e."id", e."status", e."plan", coalesce(e."amount", e.pgonce_s4), e."updated_at"
+    FROM judged AS e
+   WHERE e.pgonce_verdict IS NULL
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = coalesce(excluded."plan", t."plan"),
@@ -294,7 +268,7 @@ SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
            a."id", a."status", a."plan", a."amount", a."updated_at"
       FROM applied AS a
      UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, ''),
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, 1::int8, 1::int8, coalesce(e.pgonce_verdict, ''),
            e.pgonce_s1 AS "id", e.pgonce_s2 AS "status", e.pgonce_s3 AS "plan", e.pgonce_s4 AS "amount",
            e.pgonce_s5 AS "updated_at"
       FROM judged AS e

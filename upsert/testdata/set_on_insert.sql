@@ -74,89 +74,25 @@ SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
  WHERE NOT EXISTS (SELECT FROM applied);
 
 -- Many rows, PostgreSQL 14 to 17
-WITH event AS (
-  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
-                                 ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-         rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
-    FROM (SELECT v.*
+WITH judged AS MATERIALIZED (
+  SELECT e.*,
+       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN (s."status", s."payload"::text) IS NOT DISTINCT FROM (e."status", e."payload"::text) THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+                                         ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
+                 rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
+            FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "public_id",
                           u.c3 AS "status", u.c4::json AS "payload", u.c5 AS "updated_at"
                     FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
                                   unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::text[] AS a4,
-                                          $6::timestamp with time zone[] AS a5
-                                  OFFSET 0) AS a) AS u) AS v) AS q
-), judged AS MATERIALIZED (
-  SELECT e.*,
-       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN (s."status", s."payload"::text) IS NOT DISTINCT FROM (e."status", e."payload"::text) THEN 'unchanged'
-            ELSE 'conflict' END AS pgonce_verdict
-    FROM event AS e
-    LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."payload", s."updated_at"
-                         FROM "subscription" AS s
-                        WHERE s."id" = e."id"
-                        OFFSET 0) AS s ON true
-), applied AS (
-  INSERT INTO "subscription" AS t ("id", "public_id", "status", "payload", "updated_at")
-  SELECT e."id", e."public_id", e."status", e."payload", e."updated_at"
-    FROM judged AS e, set_config('pgonce.hit', '', true)
-   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
-   ORDER BY e."id" COLLATE "C"
-  ON CONFLICT ("id") DO UPDATE
-     SET "status" = excluded."status",
-         "payload" = excluded."payload",
-         "updated_at" = excluded."updated_at"
-   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
-     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id"
-), tally AS (
-  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
-         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
-    FROM applied AS a
-)
-SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
- UNION ALL
-SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-  FROM judged AS e
- WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
- UNION ALL
-SELECT * FROM (
-SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
-       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
-  FROM (
-    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
-           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
-      FROM applied AS a
-     UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-      FROM judged AS e
-  ) AS r
- ORDER BY r.pgonce_g1, r.pgonce_pos
-) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
-
--- Many rows, from PostgreSQL 18
-WITH event AS (
-  SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
-                                 ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-         rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
-    FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "public_id",
-                          u.c3 AS "status", u.c4::json AS "payload", u.c5 AS "updated_at"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::text[] AS a4,
-                                          $6::timestamp with time zone[] AS a5
-                                  OFFSET 0) AS a) AS u) AS v) AS q
-), judged AS MATERIALIZED (
-  SELECT e.*,
-       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN (s."status", s."payload"::text) IS NOT DISTINCT FROM (e."status", e."payload"::text) THEN 'unchanged'
-            ELSE 'conflict' END AS pgonce_verdict
-    FROM event AS e
+                                          $6::timestamp with time zone[] AS a5,
+                                          set_config('pgonce.updated', '0', true)
+                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."payload", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -171,53 +107,43 @@ WITH event AS (
      SET "status" = excluded."status",
          "payload" = excluded."payload",
          "updated_at" = excluded."updated_at"
-   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING old."id" IS NULL AS pgonce_new, t."id"
+   WHERE CASE WHEN (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
+  RETURNING t."id"
 ), tally AS (
-  SELECT count(*) FILTER (WHERE a.pgonce_new) AS inserted, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated,
-         count(*) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1) AS complete
-    FROM applied AS a
+  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.inserted, y.updated, 0::int8, 'complete' FROM tally AS y WHERE y.complete
+SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
-SELECT true, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-  FROM judged AS e
- WHERE (SELECT y.complete FROM tally AS y) AND (e.pgonce_verdict IS NOT NULL OR e.pgonce_nth > 1)
- UNION ALL
-SELECT * FROM (
-SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
-       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome
-  FROM (
-    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
-           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome
-      FROM applied AS a
-     UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
-      FROM judged AS e
-  ) AS r
- ORDER BY r.pgonce_g1, r.pgonce_pos
-) AS d WHERE NOT (SELECT y.complete FROM tally AS y);
+SELECT d.*
+  FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
+                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
+                         OR (e."id") IN (SELECT a."id" FROM applied AS a)
+                    ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+          FROM judged AS e
+         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
+ WHERE NOT d.written OR d.nth > 1;
 
--- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
-WITH event AS (
-  SELECT q.*, 1::int8 AS pgonce_nth, 1::int8 AS pgonce_rank
-    FROM (SELECT v.*
+-- Many rows, from PostgreSQL 18
+WITH judged AS MATERIALIZED (
+  SELECT e.*,
+       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN (s."status", s."payload"::text) IS NOT DISTINCT FROM (e."status", e."payload"::text) THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+                                         ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
+                 rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
+            FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "public_id",
                           u.c3 AS "status", u.c4::json AS "payload", u.c5 AS "updated_at"
                     FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
                                   unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::text[] AS a4,
-                                          $6::timestamp with time zone[] AS a5
-                                  OFFSET 0) AS a) AS u) AS v) AS q
-), judged AS MATERIALIZED (
-  SELECT e.*, s."id" AS pgonce_s1, s."public_id" AS pgonce_s2, s."status" AS pgonce_s3,
-         s."payload" AS pgonce_s4, s."updated_at" AS pgonce_s5,
-       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN (s."status", s."payload"::text) IS NOT DISTINCT FROM (e."status", e."payload"::text) THEN 'unchanged'
-            ELSE 'conflict' END AS pgonce_verdict
-    FROM event AS e
+                                          $6::timestamp with time zone[] AS a5,
+                                          set_config('pgonce.updated', '0', true)
+                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."payload", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -225,9 +151,57 @@ WITH event AS (
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "public_id", "status", "payload", "updated_at")
   SELECT e."id", e."public_id", e."status", e."payload", e."updated_at"
-    FROM judged AS e, set_config('pgonce.hit', '', true)
+    FROM judged AS e
    WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
    ORDER BY e."id" COLLATE "C"
+  ON CONFLICT ("id") DO UPDATE
+     SET "status" = excluded."status",
+         "payload" = excluded."payload",
+         "updated_at" = excluded."updated_at"
+   WHERE CASE WHEN (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
+  RETURNING t."id"
+), tally AS (
+  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
+)
+SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
+ UNION ALL
+SELECT d.*
+  FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
+                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
+                         OR (e."id") IN (SELECT a."id" FROM applied AS a)
+                    ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
+          FROM judged AS e
+         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
+ WHERE NOT d.written OR d.nth > 1;
+
+-- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
+WITH judged AS MATERIALIZED (
+  SELECT e.*, s."id" AS pgonce_s1, s."public_id" AS pgonce_s2, s."status" AS pgonce_s3,
+         s."payload" AS pgonce_s4, s."updated_at" AS pgonce_s5,
+       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" > e."updated_at" THEN 'stale'
+            WHEN (s."status", s."payload"::text) IS NOT DISTINCT FROM (e."status", e."payload"::text) THEN 'unchanged'
+            ELSE 'conflict' END AS pgonce_verdict
+    FROM (SELECT v.*
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "public_id",
+                          u.c3 AS "status", u.c4::json AS "payload", u.c5 AS "updated_at"
+                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
+                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
+                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
+                                          $4::text[] AS a3, $5::text[] AS a4,
+                                          $6::timestamp with time zone[] AS a5,
+                                          set_config('pgonce.hit', '', true)
+                                  OFFSET 0) AS a) AS u) AS v) AS e
+    LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."payload", s."updated_at"
+                         FROM "subscription" AS s
+                        WHERE s."id" = e."id"
+                        OFFSET 0) AS s ON true
+), applied AS (
+  INSERT INTO "subscription" AS t ("id", "public_id", "status", "payload", "updated_at")
+  SELECT e."id", e."public_id", e."status", e."payload", e."updated_at"
+    FROM judged AS e
+   WHERE e.pgonce_verdict IS NULL
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "payload" = excluded."payload",
@@ -246,7 +220,7 @@ SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
            a."id", a."public_id", a."status", a."payload", a."updated_at"
       FROM applied AS a
      UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, e.pgonce_nth, e.pgonce_rank, coalesce(e.pgonce_verdict, ''),
+    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, 1::int8, 1::int8, coalesce(e.pgonce_verdict, ''),
            e.pgonce_s1 AS "id", e.pgonce_s2 AS "public_id", e.pgonce_s3 AS "status", e.pgonce_s4 AS "payload",
            e.pgonce_s5 AS "updated_at"
       FROM judged AS e
