@@ -67,8 +67,9 @@ type Call[T any] struct {
 // the goroutine, leaves the key to the next delivery, as an error does.
 //
 // Run owns its transactions; a connection that is in one is refused. Of the settings, Tries and TxOptions are those of the
-// last transaction. A reservation is tried once: a conflict at REPEATABLE READ, where that is the server's default, or a
-// lost connection comes as it is, before anything was sent, and is [Retryable]. Safe for concurrent use where db is. An answer that cannot be stored (as JSON of at most
+// last transaction, which may not be read-only: that is refused before anything is reserved. A reservation is tried once: a
+// conflict at REPEATABLE READ, where that is the server's default, or a lost connection comes as it is, before anything was
+// sent, and is [Retryable]. Safe for concurrent use where db is. An answer that cannot be stored (as JSON of at most
 // dedup.MaxValueBytes) is an *[Error] of stage "value", and as good as none.
 func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
 	var v T
@@ -83,7 +84,8 @@ func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
 		}
 		v, res, err = front.Call[T]{
 			Lease: c.Lease, Remembers: c.Remembers, External: key.External(), Send: c.Send, Apply: apply,
-			Conn: pg.FromPgxAlone(db), DB: pg.FromPgxDB(db, c.Once.TxOptions, begun),
+			ReadOnly: c.Once.TxOptions.AccessMode == pgx.ReadOnly,
+			Conn:     pg.FromPgxAlone(db), DB: pg.FromPgxDB(db, c.Once.TxOptions, begun),
 		}.Run(ctx, engine)
 		return res, err
 	})

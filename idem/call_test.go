@@ -484,4 +484,18 @@ func TestCall(t *testing.T) {
 		_, _, err := idem.Call[int]{Send: func(context.Context, string) (int, error) { return 1, nil }}.Run(s.ctx, s.sound, stripe.Key("8"))
 		require.ErrorContains(t, err, "lease")
 	})
+
+	// What Send brought could not be confirmed in a transaction that may not write, so that nothing is sent.
+	t.Run("read-only", func(t *testing.T) {
+		sent.Store(0)
+		bad := call
+		bad.Once.TxOptions.AccessMode = pgx.ReadOnly
+		_, out, err := bad.Run(s.ctx, s.sound, stripe.Key("9"))
+		require.ErrorContains(t, err, "read-only")
+		require.Zero(t, out)
+		require.Zero(t, sent.Load())
+		_, out, err = call.Run(s.ctx, s.sound, stripe.Key("9"))
+		require.NoError(t, err)
+		require.Equal(t, idem.Executed, out)
+	})
 }

@@ -258,6 +258,13 @@ func TestCallMisuse(t *testing.T) {
 			require.Equal(s, "fn", own.Stage)
 		}
 		require.True(s, newDB(s.sound).Idle(s.ctx))
+
+		key := stripe.Key("read-only")
+		c := s.till(key)
+		c.Once.TxOptions.ReadOnly = true
+		c.Send = func(context.Context, string) (string, error) { panic("sent, and not to be confirmed") }
+		_, _, err := c.Run(s.ctx, s.sound, key)
+		require.ErrorContains(s, err, "read-only")
 	})
 }
 

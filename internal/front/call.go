@@ -18,6 +18,8 @@ type Call[T any] struct {
 	Send     func(ctx context.Context, external string) (T, error)
 	Apply    func(ctx context.Context, v T) error // in the transaction that DB has begun last
 
+	ReadOnly bool // the transactions that DB begins
+
 	Conn pg.Conn // what it sends is committed when Send returns
 	DB   pg.DB
 }
@@ -36,6 +38,9 @@ func (c Call[T]) Run(ctx context.Context, engine *claim.Claim) (T, claim.Result,
 func (c Call[T]) run(ctx context.Context, engine *claim.Claim) (v T, res claim.Result, err error) {
 	if err := checkLease("reserve", c.Lease); err != nil {
 		return v, res, err
+	}
+	if c.ReadOnly {
+		return v, res, &claim.Failure{Stage: "reserve", Err: errReadOnly}
 	}
 	begun := time.Now()
 	held, rec, res, err := engine.Reserve(ctx, c.Conn, c.Lease, max(c.Remembers, 0))
