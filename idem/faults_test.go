@@ -119,25 +119,24 @@ func (h *hooked) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 // A COMMIT that was lost, or whose reply was, is settled by claiming again.
 func TestLostCommit(t *testing.T) {
 	for _, mode := range execModes {
-		for _, fault := range []faultconn.Mode{faultconn.DropReply, faultconn.DropBefore, faultconn.Reset} {
-			t.Run(fmt.Sprint(mode, "/", fault), func(t *testing.T) {
-				t.Parallel()
-				s := newSite(t)
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			for fault, runs := range map[faultconn.Mode]int32{faultconn.DropReply: 1, faultconn.DropBefore: 2, faultconn.Reset: 2} {
 				script := &faultconn.Script{When: faultconn.Commit, Mode: fault}
 				pool := s.broken(script, mode)
 				var calls atomic.Int32
-				key := stripe.Key("evt_1")
+				key := newKey()
 				out, err := idem.Run(s.ctx, pool, key, s.effect(key, &calls))
-				require.NoError(t, err, "%v", script)
-				require.Equal(t, idem.Executed, out)
-				require.Equal(t, 1, script.Hits())
-				require.Equal(t, 1, s.effects(key))
-				want := map[faultconn.Mode]int32{faultconn.DropReply: 1, faultconn.DropBefore: 2, faultconn.Reset: 2}
-				require.Equal(t, want[fault], calls.Load(), "how often fn ran")
+				require.NoError(t, err, "%v: %v", fault, script)
+				require.Equal(t, idem.Executed, out, "%v", fault)
+				require.Equal(t, 1, script.Hits(), "%v", fault)
+				require.Equal(t, 1, s.effects(key), "%v", fault)
+				require.Equal(t, runs, calls.Load(), "how often fn ran: %v", fault)
 				s.gone(pool)
 				s.deliver(key, idem.Duplicate)
-			})
-		}
+			}
+		})
 	}
 }
 

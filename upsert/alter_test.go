@@ -27,7 +27,7 @@ func TestAlteredPrecision(t *testing.T) {
 		row  amount
 		want upsert.Outcome
 	}
-	for _, c := range []struct {
+	cases := []struct {
 		before, after string
 		errors        int
 		steps         []step
@@ -54,44 +54,48 @@ func TestAlteredPrecision(t *testing.T) {
 			{amount{"1", "2.5", ms(1)}, upsert.Updated},
 			{amount{"1", "2.5", ms(1)}, upsert.Unchanged},
 		}},
-	} {
-		for _, mode := range queryModes {
-			for _, bulk := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s, %s/%s/bulk %v", c.before, c.after, mode, bulk), func(t *testing.T) {
-					t.Parallel()
-					ctx := context.Background()
-					cfg := pgtest.Config(t)
-					cfg.ConnConfig.DefaultQueryExecMode = mode
-					pool := pgtest.PoolConfig(t, cfg)
-					exec(t, pool, "CREATE TABLE amounts (id text PRIMARY KEY, n numeric, "+c.before+")")
-					stmt := upsert.Into[amount]("amounts").OnConflict("id").Set("n").Version("at").MustBuild()
-					run := func(row amount) (res upsert.Result[amount], err error) {
-						if !bulk {
-							return stmt.Exec(ctx, pool, row)
+	}
+	for _, mode := range queryModes {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			ctx := context.Background()
+			cfg := pgtest.Config(t)
+			cfg.ConnConfig.DefaultQueryExecMode = mode
+			pool := pgtest.PoolConfig(t, cfg)
+			for n, c := range cases {
+				for _, bulk := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s, %s/bulk %v", c.before, c.after, bulk), func(t *testing.T) {
+						table := fmt.Sprintf("amounts_%d_%v", n, bulk)
+						exec(t, pool, "CREATE TABLE "+table+" (id text PRIMARY KEY, n numeric, "+c.before+")")
+						stmt := upsert.Into[amount](table).OnConflict("id").Set("n").Version("at").MustBuild()
+						run := func(row amount) (res upsert.Result[amount], err error) {
+							if !bulk {
+								return stmt.Exec(ctx, pool, row)
+							}
+							_, err = stmt.ExecMany(ctx, pool, slices.Values([]amount{row}), func(_ int, r upsert.Result[amount]) { res = r })
+							return res, err
 						}
-						_, err = stmt.ExecMany(ctx, pool, slices.Values([]amount{row}), func(_ int, r upsert.Result[amount]) { res = r })
-						return res, err
-					}
-					_, err := run(amount{"1", "1.5", noon})
-					require.NoError(t, err)
-					exec(t, pool, "ALTER TABLE amounts ALTER "+c.after)
-					failed := 0
-					for i, s := range c.steps {
-						res, err := run(s.row)
-						if err != nil {
-							failed++
-							res, err = run(s.row)
+						_, err := run(amount{"1", "1.5", noon})
+						require.NoError(t, err)
+						exec(t, pool, "ALTER TABLE "+table+" ALTER "+c.after)
+						failed := 0
+						for i, s := range c.steps {
+							res, err := run(s.row)
+							if err != nil {
+								failed++
+								res, err = run(s.row)
+							}
+							require.NoError(t, err, i)
+							require.Equal(t, s.want, res.Outcome, i)
 						}
-						require.NoError(t, err, i)
-						require.Equal(t, s.want, res.Outcome, i)
-					}
-					// A prepared statement fails once for its own reasons.
-					require.LessOrEqual(t, failed, c.errors+1)
-					if bulk {
-						require.Equal(t, c.errors, failed)
-					}
-				})
+						// A prepared statement fails once for its own reasons.
+						require.LessOrEqual(t, failed, c.errors+1)
+						if bulk {
+							require.Equal(t, c.errors, failed)
+						}
+					})
+				}
 			}
-		}
+		})
 	}
 }

@@ -24,7 +24,8 @@ func open(t *testing.T, door Door) kit {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
-	k := kit{t, ctx, door.shelf.take(ctx, t)}
+	db := door.shelf.take(ctx, t)
+	k := kit{t, ctx, db}
 	t.Cleanup(func() {
 		// Whatever a test did, nothing of it may still be open.
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -33,7 +34,7 @@ func open(t *testing.T, door Door) kit {
 			t.Error("a connection or a transaction is still open")
 		}
 		if !t.Failed() {
-			door.shelf.put(k.db)
+			door.shelf.put(db)
 		}
 	})
 	return k

@@ -47,6 +47,8 @@ func TestStart(t *testing.T) {
 	var pgErr *pgconn.PgError
 	require.ErrorAs(t, err, &pgErr)
 	require.Equal(t, "28P01", pgErr.Code)
+	require.Regexp(t, `^SCRAM-SHA-256\$1000:`, query[string](t, dsn, `SELECT rolpassword FROM pg_authid WHERE rolname = 'postgres'`),
+		"more iterations would cost every connection of every test its time")
 	require.NoFileExists(t, filepath.Join(s.folder.path, "password"))
 	fi, err := os.Stat(s.folder.path)
 	require.NoError(t, err)

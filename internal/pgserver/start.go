@@ -4,6 +4,11 @@ package pgserver
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -21,7 +26,11 @@ func (s *Server) create(ctx context.Context, settings map[string]string) error {
 	// superuser can run programs (COPY ... TO PROGRAM) as the account that started it. SCRAM, because every
 	// driver has it and md5 is on its way out.
 	pwfile := filepath.Join(s.folder.path, "password")
-	if err := errors.Join(s.folder.create("password", s.password+"\n"), s.folder.as.own(pwfile)); err != nil {
+	secret, err := verifier(s.password)
+	if err != nil {
+		return fmt.Errorf("pgserver: make the password's verifier: %w", err)
+	}
+	if err := errors.Join(s.folder.create("password", secret+"\n"), s.folder.as.own(pwfile)); err != nil {
 		return fmt.Errorf("pgserver: write password: %w", err)
 	}
 	defer os.Remove(pwfile)
@@ -52,6 +61,26 @@ func (s *Server) create(ctx context.Context, settings map[string]string) error {
 		return fmt.Errorf("pgserver: write settings: %w", err)
 	}
 	return nil
+}
+
+// verifier returns what the server stores of a password (RFC 5803), and takes in place of one. The usual 4096 iterations
+// make it slow to guess a password that somebody thought of. Ours are random, of 128 bits, and need none; lib/pq takes no
+// count of fewer than four digits. It makes every connection of every test 2 ms faster, with the race detector 24 ms.
+func verifier(password string) (string, error) {
+	const iterations = 1000
+	salt := []byte(rand.Text())[:16]
+	salted, err := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)
+	if err != nil {
+		return "", err
+	}
+	mac := func(text string) []byte {
+		h := hmac.New(sha256.New, salted)
+		h.Write([]byte(text))
+		return h.Sum(nil)
+	}
+	stored := sha256.Sum256(mac("Client Key"))
+	b64 := base64.StdEncoding.EncodeToString
+	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", iterations, b64(salt), b64(stored[:]), b64(mac("Server Key"))), nil
 }
 
 // runOnFreePort starts the server on a port that pick found free a moment ago, and on another one when somebody else was

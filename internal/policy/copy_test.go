@@ -71,8 +71,8 @@ func buildCopy(t *testing.T, example string) error {
 	}
 	writeModule(t, dir)
 	// The requirements are the examples' own, so that the module cache has what the build needs; -mod=mod lets it
-	// drop those that this example does without.
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", os.DevNull, "./...")
+	// drop those that this example does without. To list what its packages export compiles them, and links no program.
+	cmd := exec.Command("go", "list", "-export", "-buildvcs=false", "./...")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
 	if out, err := cmd.CombinedOutput(); err != nil {
