@@ -44,7 +44,8 @@ type Summary struct {
 // Rows are locked in the order of their keys, so that calls with the same keys in other orders wait for each other and do not
 // deadlock. Two limits: several calls in one transaction have no common order; and where a call takes several statements,
 // the keys must be of a type whose order is known here: integers, numeric, text, varchar and char with a deterministic
-// collation, uuid, boolean, bytea, and dates and times that are a time.Time in Go.
+// collation, uuid, boolean, bytea, and dates and times that are a time.Time in Go. (Strings in a database that is not in UTF-8
+// or LATIN1 count only where they are ASCII.)
 //
 // All rows are read, and their values kept as text, before the first statement. For an endless stream, call it once for
 // every 100,000 rows or so, each time in a transaction of its own.

@@ -13,7 +13,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Stmt is a checked upsert for rows of type T. It is safe for concurrent use, and meant to be made once.
+// Stmt is a checked upsert for rows of type T. It is safe for concurrent use, and meant to be made once, for one table on one
+// server: another database, or a schema that the search path puts in its place, needs a Stmt of its own.
 //
 // At its first use it reads the table's columns from the catalog (one round trip more), and keeps them. It reads them anew
 // where ALTER TABLE has changed the precision of a column, and after errors that such a change may be the reason of: an error of the
