@@ -53,6 +53,9 @@ func Into[T any](table string) Builder[T] {
 // OnConflict names the unique key: columns of T, or expressions as the index has them, such as "lower(email)" (told by
 // their parenthesis). There must be a unique index on exactly these, which [Verify] checks. A clash with any other unique
 // constraint is an error as it is, never an update of another entity's row.
+//
+// No trigger may change the key before a row is written: it would be stored where nothing finds it again, and each try ends as
+// [ErrUnsettled] or not told at all. Normalise keys in Go, or use an expression.
 func (b Builder[T]) OnConflict(target ...string) Builder[T] {
 	b.s.target = append(slices.Clip(b.s.target), target...)
 	return b

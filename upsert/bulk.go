@@ -44,7 +44,8 @@ type Summary struct {
 // Rows are locked in the order of their keys, so that calls with the same keys in other orders wait for each other and do not
 // deadlock. Two limits: several calls in one transaction have no common order; and where a call takes several statements,
 // the keys must be of a type whose order is known here: integers, numeric, text, varchar and char with a deterministic
-// collation, uuid, boolean, bytea, and dates and times that are a time.Time in Go.
+// collation, uuid, boolean, bytea, and dates and times that are a time.Time in Go. (Strings in a database that is not in UTF-8
+// or LATIN1 count only where they are ASCII.)
 //
 // All rows are read, and their values kept as text, before the first statement. For an endless stream, call it once for
 // every 100,000 rows or so, each time in a transaction of its own.
@@ -155,21 +156,20 @@ type answers[T any] struct {
 	again   map[int]bool
 
 	outdated bool
+	strays   bool // a trigger has stored a row under a key that was not given
 }
 
 // send applies one chunk, and judges anew what a race or a tie left open.
 func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 	for range tries {
 		a := answers[T]{p: b.p, again: map[int]bool{}}
-		written := 0
+		var inserted, updated int
 		err := b.query(ctx, conn, rows, func(l line[T]) {
 			switch {
 			case b.each != nil:
 				a.add(l)
 			case l.mark == nil:
-				written = int(l.pos)
-				b.sum.Inserted += int(l.pos - l.nth)
-				b.sum.Updated += int(l.nth)
+				inserted, updated = int(l.pos-l.nth), int(l.nth)
 			default:
 				a.settle(l, *l.mark)
 			}
@@ -178,9 +178,11 @@ func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 			return b.p.failed(err)
 		}
 		a.judge()
-		if len(a.done)+len(a.again)+written != len(rows) {
-			return fmt.Errorf("upsert into %s: %d rows were sent and %d came back", b.p.table, len(rows), len(a.done)+len(a.again)+written)
+		if told := len(a.done) + len(a.again) + inserted + updated; told != len(rows) {
+			return fmt.Errorf("upsert into %s: %d rows were sent and %d came back, as when a trigger stores a row under another key", b.p.table, len(rows), told)
 		}
+		b.sum.Inserted += inserted
+		b.sum.Updated += updated
 		b.report(a.done)
 		if len(a.again) == 0 {
 			return nil
@@ -191,6 +193,9 @@ func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 			}
 		}
 		rows = slices.DeleteFunc(slices.Clone(rows), func(r packed) bool { return !a.again[r.pos] })
+		if a.strays {
+			break // each try would store one more
+		}
 	}
 	b.p.use.Store(nil)
 	var open []placed[T]
@@ -215,6 +220,7 @@ func (a *answers[T]) add(l line[T]) {
 
 // judge settles the rows of one key.
 func (a *answers[T]) judge() {
+	a.strays = a.strays || a.written != nil && len(a.group) == 0
 	for _, l := range a.group {
 		a.settle(l, a.written != nil)
 	}

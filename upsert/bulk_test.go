@@ -287,7 +287,7 @@ func TestAbsentValueUnderRace(t *testing.T) {
 		V  int     `db:"v"`
 	}
 	stmt := upsert.Into[partial]("partials").OnConflict("id").SetIfNotNull("n").Version("v").MustBuild()
-	both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[partial], partial) (upsert.Result[partial], error)) {
+	eachWay(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[partial], partial) (upsert.Result[partial], error)) {
 		ctx := context.Background()
 		exec(t, pool, "CREATE TABLE partials (id text PRIMARY KEY, n text NOT NULL, v int)")
 		_, err := run(stmt, partial{"1", ptr("first"), 1})

@@ -19,8 +19,31 @@ import (
 	"github.com/pgonce/pgonce/upsert"
 )
 
-// both runs a row alone, and as a batch of one, in turn: what holds for Exec holds for ExecMany.
+// both runs a row alone, and as a batch of one, in turn: what holds for Exec holds for ExecMany. The batch is counted too, by the form
+// that lists nothing, and rolled back.
 func both[T any](t *testing.T, test func(t *testing.T, pool *pgxpool.Pool, exec func(*upsert.Stmt[T], T) (upsert.Result[T], error))) {
+	t.Helper()
+	ctx := context.Background()
+	eachWay(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[T], T) (upsert.Result[T], error)) {
+		test(t, pool, func(s *upsert.Stmt[T], row T) (upsert.Result[T], error) {
+			tx, err := pool.Begin(ctx)
+			require.NoError(t, err)
+			sum, countErr := s.ExecMany(ctx, tx, slices.Values([]T{row}), nil)
+			require.NoError(t, tx.Rollback(ctx))
+			res, err := run(s, row)
+			require.Equal(t, err == nil, countErr == nil, "counted: %v; told: %v", countErr, err)
+			want := upsert.Summary{}
+			if err == nil || errors.As(err, new(*upsert.RowError)) {
+				want = count([]verdict{{outcome: res.Outcome}})
+			}
+			require.Equal(t, want, sum)
+			return res, err
+		})
+	})
+}
+
+// eachWay is both without a count.
+func eachWay[T any](t *testing.T, test func(t *testing.T, pool *pgxpool.Pool, exec func(*upsert.Stmt[T], T) (upsert.Result[T], error))) {
 	t.Helper()
 	ctx := context.Background()
 	t.Run("one", func(t *testing.T) {

@@ -16,7 +16,8 @@ var (
 	ErrVersionAhead = errors.New("the version is too far in the future")
 
 	// ErrInvalidRow says that the row can never be applied: its key, version or a tie-breaker is NULL, it lies outside
-	// the predicate of a partial target, or a value cannot be sent to PostgreSQL. Nothing was written.
+	// the predicate of a partial target, a value ends in blanks beyond its column's length, or it cannot be sent to
+	// PostgreSQL. Nothing was written.
 	ErrInvalidRow = errors.New("the row cannot be applied")
 
 	// ErrUnsettled says that the row was neither written nor seen to be newer, several times in a row. A trigger that

@@ -12,8 +12,9 @@ import (
 
 // layout is what the catalog says of a table.
 type layout struct {
-	Server  int // server_version_num
-	Columns []column
+	Server   int    // server_version_num
+	Encoding string // of the database
+	Columns  []column
 
 	byName map[string]*column
 }
@@ -26,6 +27,7 @@ type column struct {
 	Type      string // in SQL, without length or scale
 	Exact     string // in SQL, with them
 	Catalog   string // atttypid and atttypmod
+	Limit     int    // characters that a varchar(n) holds, 0 for any number
 	Typtype   string // e: enum
 	NotNull   bool
 	Generated bool
@@ -52,6 +54,7 @@ WITH RECURSIVE base AS (
 )
 SELECT json_build_object(
   'Server', current_setting('server_version_num')::int,
+  'Encoding', current_setting('server_encoding'),
   'Columns', coalesce(json_agg(json_build_object(
     'Name', a.attname,
     'OID', b.oid::int8,
@@ -59,6 +62,7 @@ SELECT json_build_object(
     'Type', format_type(b.oid, -1),
     'Exact', format_type(b.oid, b.typmod),
     'Catalog', a.atttypid || ' ' || a.atttypmod,
+    'Limit', CASE WHEN b.oid = 'varchar'::regtype AND b.typmod > 4 THEN b.typmod - 4 ELSE 0 END,
     'Typtype', b.typtype::text,
     'NotNull', b.not_null,
     'Generated', a.attgenerated <> '',

@@ -117,13 +117,15 @@ func newOrder(p *plan, l *layout) order {
 		case c.OID == pgtype.BPCharOID:
 			k.compare = func(a, b string) int { return strings.Compare(strings.TrimRight(a, " "), strings.TrimRight(b, " ")) }
 		case c.isText() && !c.Fuzzy:
-			k.sure = func(string) bool { return true }
+			// In other encodings the server may order strings otherwise, and take two of them for one.
+			any := slices.Contains([]string{"UTF8", "LATIN1", "SQL_ASCII"}, l.Encoding)
+			k.sure = func(s string) bool { return any || isASCII(s) }
 		case c.OID == pgtype.Int2OID || c.OID == pgtype.Int4OID || c.OID == pgtype.Int8OID:
 			k.compare = compareDecimal
 			k.sure = func(s string) bool { _, _, _, ok := decimal(s); return ok }
 		case c.OID == pgtype.UUIDOID:
 			k.sure = func(s string) bool {
-				return len(s) == 36 && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-'
+				return len(s) == 36 && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' && strings.ToLower(s) == s
 			}
 		case c.OID == pgtype.NumericOID:
 			k.compare = compareDecimal
@@ -149,13 +151,23 @@ func (o order) distinct(rows []packed) bool {
 		return false
 	}
 	for i, r := range rows {
-		if i > 0 && o.compare(rows[i-1], r) == 0 {
+		// Not "== 0": values of which some are no plain numbers may be sorted in a circle, with equal ones apart.
+		if i > 0 && o.compare(rows[i-1], r) >= 0 {
 			return false
 		}
 		for _, k := range o.columns {
 			if !k.sure(r.cells[k.at]) {
 				return false
 			}
+		}
+	}
+	return true
+}
+
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] >= 0x80 {
+			return false
 		}
 	}
 	return true

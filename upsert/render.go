@@ -277,12 +277,7 @@ func (w writer) action(hit string) string {
 	} else {
 		guard = "NOT (" + w.same(func(m member) string { return at("t", m.column) }, w.updated) + ")"
 	}
-	switch hit {
-	case "":
-	case countOne:
-		// Not AND: only of CASE is it said that it does not count what the guard has refused.
-		guard = "CASE WHEN " + guard + "\n              THEN " + hit + " END"
-	default:
+	if hit != "" {
 		guard = hit + "\n     AND " + guard
 	}
 	return s + "\n   WHERE " + guard

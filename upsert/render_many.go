@@ -22,21 +22,23 @@ func (w writer) many(s shape) string {
 	judged, absent, applied := w.cte("judged"), w.cte("absent"), w.cte("applied")
 	fromEvent := func(m member) string { return w.judgedColumn(m) }
 
-	// Who only counts needs no row back that was written: DO UPDATE counts itself.
-	hit, reset := "", ""
-	returned := append([]string{"true AS pgonce_new"}, w.list("t")...)
+	// RETURNING tells an update from an insert, and nothing before it can: a trigger may still skip a row that DO UPDATE has let through.
+	hit, reset, isNew := "", "", "true"
 	switch {
-	case !s.withRows:
-		returned = mapped(w.p.keyColumns(), func(k string) string { return at("t", k) })
-		if w.p.rule != firstWins {
-			hit, reset = countOne, resetCount
-		}
 	case w.p.rule == firstWins:
 	case w.l.Server >= oldRows:
-		returned[0] = w.noOld() + " AS pgonce_new"
+		isNew = w.noOld()
 	default:
+		// The mark of a row that a trigger has skipped stays behind, so it names the row.
 		hit, reset = "set_config('pgonce.hit', "+w.lockedKey()+", true) IS NOT NULL", resetHit
-		returned[0] = readHit + " IS DISTINCT FROM " + w.keyText("t") + " AS pgonce_new"
+		isNew = "CASE " + readHit + " WHEN '' THEN true ELSE " + readHit + " IS DISTINCT FROM " + w.keyText("t") + " END"
+	}
+	returned := []string{isNew + " AS pgonce_new"}
+	if s.withRows {
+		returned = append(returned, w.list("t")...)
+	} else {
+		// Who only counts needs no row back that was written.
+		returned = append(returned, mapped(w.p.keyColumns(), func(k string) string { return at("t", k) })...)
 	}
 
 	var b strings.Builder
@@ -61,26 +63,23 @@ func (w writer) many(s shape) string {
 // tally answers with the numbers of inserted and updated rows, and with a line for each of the others. A row that should have
 // been written, and has not been, has met a rival.
 func (w writer) tally(applied, judged string, s shape) string {
-	tally, updated := w.cte("tally"), readCount
-	if w.p.rule == firstWins {
-		updated = "0::int8"
-	}
+	tally := w.cte("tally")
 	keys := func(alias string) string {
 		return joined(w.numbered(), ", ", func(i int) string { return w.keyColumn(alias, i) })
 	}
 	return fmt.Sprintf(`, %[1]s AS (
-  SELECT count(*) AS written, %[2]s AS updated FROM %[3]s AS a
+  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM %[2]s AS a
 )
 SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM %[1]s AS y
  UNION ALL
 SELECT d.*
   FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
-                    THEN (SELECT y.written FROM %[1]s AS y) = (SELECT count(*) FROM %[4]s AS e WHERE %[5]s)
-                         OR (%[6]s) IN (SELECT %[7]s FROM %[3]s AS a)
-                    ELSE false END AS written, e.pgonce_pos, %[8]s AS nth, %[9]s, coalesce(e.pgonce_verdict, '')
-          FROM %[4]s AS e
+                    THEN (SELECT y.written FROM %[1]s AS y) = (SELECT count(*) FROM %[3]s AS e WHERE %[4]s)
+                         OR (%[5]s) IN (SELECT %[6]s FROM %[2]s AS a)
+                    ELSE false END AS written, e.pgonce_pos, %[7]s AS nth, %[8]s, coalesce(e.pgonce_verdict, '')
+          FROM %[3]s AS e
          WHERE (SELECT y.written FROM %[1]s AS y) < cardinality($1::int8[])) AS d
- WHERE NOT d.written OR d.nth > 1`, tally, updated, applied, judged, s.wanted(), keys("e"), keys("a"), s.nth(), s.rank())
+ WHERE NOT d.written OR d.nth > 1`, tally, applied, judged, s.wanted(), keys("e"), keys("a"), s.nth(), s.rank())
 }
 
 // nth and rank return the columns of [writer.ranked], which are not there where there is nothing to rank; wanted is true for a row that

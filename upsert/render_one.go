@@ -13,11 +13,6 @@ const (
 	resetHit = "set_config('pgonce.hit', '', true)"
 	readHit  = "current_setting('pgonce.hit', true)"
 
-	// resetCount and the rest count the rows that DO UPDATE has changed in a statement.
-	resetCount = "set_config('pgonce.updated', '0', true)"
-	readCount  = "current_setting('pgonce.updated')::int8"
-	countOne   = "set_config('pgonce.updated', (" + readCount + " + 1)::text, true) IS NOT NULL"
-
 	oldRows = 180000 // the first version whose RETURNING knows old
 )
 

@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Stmt is a checked upsert for rows of type T. It is safe for concurrent use, and meant to be made once.
+// Stmt is a checked upsert for rows of type T. It is safe for concurrent use, and meant to be made once, for one table on one
+// server: another database, or a schema that the search path puts in its place, needs a Stmt of its own.
 //
 // At its first use it reads the table's columns from the catalog (one round trip more), and keeps them. It reads them anew
 // where ALTER TABLE has changed the precision of a column, and after errors that such a change may be the reason of: an error of the
@@ -114,10 +116,13 @@ func (p *plan) prepareAnew(ctx context.Context, conn pg.Conn) (*texts, error) {
 // cachedPlan is feature_not_supported, which the server answers to a prepared statement whose result has changed its type.
 const cachedPlan = "0A000"
 
+// secondTime is cardinality_violation: two rows of a statement have one key after all, as in a column whose collation has changed.
+const secondTime = "21000"
+
 // failed wraps an error of the server, and forgets the catalog where the error may come from a change of it.
 func (p *plan) failed(err error) error {
 	var state interface{ SQLState() string }
-	if errors.As(err, &state) && (strings.HasPrefix(state.SQLState(), "42") || state.SQLState() == cachedPlan) {
+	if errors.As(err, &state) && (strings.HasPrefix(state.SQLState(), "42") || state.SQLState() == cachedPlan || state.SQLState() == secondTime) {
 		p.use.Store(nil)
 	}
 	return fmt.Errorf("upsert into %s: %w", p.table, err)
@@ -137,6 +142,9 @@ func (p *plan) values(columns []*column, row reflect.Value, index int, buf []val
 		if err == nil {
 			err = unfit(m, c, text, null)
 		}
+		if err == errBlanks {
+			p.use.Store(nil) // for the column may hold more by now
+		}
 		if err != nil {
 			return nil, &RowError{Table: p.table.String(), Index: index, Column: m.column, Reason: err.Error(), err: ErrInvalidRow}
 		}
@@ -151,6 +159,7 @@ var (
 	errNullVersion = errors.New("the version is NULL")
 	errZeroTime    = errors.New("the version is the zero time")
 	errNotFinite   = errors.New("the version is not a finite value; nothing could be newer")
+	errBlanks      = errors.New("it ends in blanks that are more than the column holds; PostgreSQL would drop them, and the same event would differ from what is stored: trim it")
 )
 
 // unfit says why a key or a version cannot be used, or returns nil.
@@ -158,6 +167,8 @@ func unfit(m member, c *column, text string, null bool) error {
 	switch {
 	case m.role == roleKey && null:
 		return errNullKey
+	case c.Limit > 0 && endsInBlanks(text, c.Limit):
+		return errBlanks
 	case m.role != roleVersion:
 		return nil
 	case null:
@@ -172,6 +183,14 @@ func unfit(m member, c *column, text string, null bool) error {
 		return errNotFinite
 	}
 	return nil
+}
+
+// endsInBlanks says that of text only blanks lie beyond limit. (What else is too long is the server's error.)
+func endsInBlanks(text string, limit int) bool {
+	if len(text) <= limit {
+		return false
+	}
+	return utf8.RuneCountInString(text) > limit && utf8.RuneCountInString(strings.TrimRight(text, " ")) <= limit
 }
 
 // endless says that a number or a time is greater than all others.

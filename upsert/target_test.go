@@ -161,7 +161,7 @@ type odd struct {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"Order", "excluded", "event", "stored", "applied", "judged", "absent", "t", "e", "s", "select", "MiXed.Case", `other."a.b"`, `"do""t"`,
+		"Order", "excluded", "event", "stored", "applied", "judged", "absent", "tally", "old", "new", "t", "e", "s", "a", "y", "select", "MiXed.Case", `other."a.b"`, `"do""t"`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

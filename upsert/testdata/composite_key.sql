@@ -87,7 +87,7 @@ WITH judged AS MATERIALIZED (
                                   unnest(a.a3) AS c3, unnest(a.a4) AS c4
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
-                                          set_config('pgonce.updated', '0', true)
+                                          set_config('pgonce.hit', '', true)
                                   OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."tenant", s."id", s."status", s."updated_at"
                          FROM "billing"."Subscription" AS s
@@ -102,11 +102,12 @@ WITH judged AS MATERIALIZED (
   ON CONFLICT ("tenant", "id") DO UPDATE
      SET "status" = excluded."status",
          "updated_at" = excluded."updated_at"
-   WHERE CASE WHEN (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
-  RETURNING t."tenant", t."id"
+   WHERE set_config('pgonce.hit', ROW(t."tenant", t."id")::text, true) IS NOT NULL
+     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM ROW(t."tenant", t."id")::text END AS pgonce_new,
+            t."tenant", t."id"
 ), tally AS (
-  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
+  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
 SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
@@ -135,8 +136,7 @@ WITH judged AS MATERIALIZED (
                     FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
                                   unnest(a.a3) AS c3, unnest(a.a4) AS c4
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
-                                          set_config('pgonce.updated', '0', true)
+                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
                                   OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."tenant", s."id", s."status", s."updated_at"
                          FROM "billing"."Subscription" AS s
@@ -151,11 +151,10 @@ WITH judged AS MATERIALIZED (
   ON CONFLICT ("tenant", "id") DO UPDATE
      SET "status" = excluded."status",
          "updated_at" = excluded."updated_at"
-   WHERE CASE WHEN (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
-  RETURNING t."tenant", t."id"
+   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING old."tenant" IS NULL AS pgonce_new, t."tenant", t."id"
 ), tally AS (
-  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
+  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
 SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
@@ -199,7 +198,7 @@ WITH judged AS MATERIALIZED (
          "updated_at" = excluded."updated_at"
    WHERE set_config('pgonce.hit', ROW(t."tenant", t."id")::text, true) IS NOT NULL
      AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM ROW(t."tenant", t."id")::text AS pgonce_new,
+  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM ROW(t."tenant", t."id")::text END AS pgonce_new,
             t."tenant", t."id", t."status", t."updated_at"
 )
 SELECT row_number() OVER (PARTITION BY r.pgonce_g1, r.pgonce_g2 ORDER BY r.pgonce_pos) = 1,

@@ -77,9 +77,9 @@ WITH judged AS MATERIALIZED (
    WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
    ORDER BY e."id" COLLATE "C"
   ON CONFLICT ("id") DO NOTHING
-  RETURNING t."id"
+  RETURNING true AS pgonce_new, t."id"
 ), tally AS (
-  SELECT count(*) AS written, 0::int8 AS updated FROM applied AS a
+  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
 SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
@@ -118,9 +118,9 @@ WITH judged AS MATERIALIZED (
    WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
    ORDER BY e."id" COLLATE "C"
   ON CONFLICT ("id") DO NOTHING
-  RETURNING t."id"
+  RETURNING true AS pgonce_new, t."id"
 ), tally AS (
-  SELECT count(*) AS written, 0::int8 AS updated FROM applied AS a
+  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
 SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL

@@ -73,7 +73,7 @@ WITH judged AS MATERIALIZED (
                     FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, set_config('pgonce.updated', '0', true)
+                                          $4::text[] AS a3, set_config('pgonce.hit', '', true)
                                   OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."public_id", true AS pgonce_found
                          FROM "subscription" AS s
@@ -88,11 +88,12 @@ WITH judged AS MATERIALIZED (
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = coalesce(excluded."plan", t."plan")
-   WHERE CASE WHEN NOT ((t."status", t."plan") IS NOT DISTINCT FROM (excluded."status", coalesce(excluded."plan", t."plan")))
-              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
-  RETURNING t."id"
+   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
+     AND NOT ((t."status", t."plan") IS NOT DISTINCT FROM (excluded."status", coalesce(excluded."plan", t."plan")))
+  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text END AS pgonce_new,
+            t."id"
 ), tally AS (
-  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
+  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
 SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
@@ -117,7 +118,7 @@ WITH judged AS MATERIALIZED (
                     FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, set_config('pgonce.updated', '0', true)
+                                          $4::text[] AS a3
                                   OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."public_id", true AS pgonce_found
                          FROM "subscription" AS s
@@ -132,11 +133,10 @@ WITH judged AS MATERIALIZED (
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = coalesce(excluded."plan", t."plan")
-   WHERE CASE WHEN NOT ((t."status", t."plan") IS NOT DISTINCT FROM (excluded."status", coalesce(excluded."plan", t."plan")))
-              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
-  RETURNING t."id"
+   WHERE NOT ((t."status", t."plan") IS NOT DISTINCT FROM (excluded."status", coalesce(excluded."plan", t."plan")))
+  RETURNING old."id" IS NULL AS pgonce_new, t."id"
 ), tally AS (
-  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
+  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
 SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
@@ -174,8 +174,8 @@ WITH judged AS MATERIALIZED (
          "plan" = coalesce(excluded."plan", t."plan")
    WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
      AND NOT ((t."status", t."plan") IS NOT DISTINCT FROM (excluded."status", coalesce(excluded."plan", t."plan")))
-  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id",
-            t."status", t."plan", t."public_id"
+  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text END AS pgonce_new,
+            t."id", t."status", t."plan", t."public_id"
 )
 SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,

@@ -91,7 +91,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::text[] AS a4,
                                           $6::timestamp with time zone[] AS a5,
-                                          set_config('pgonce.updated', '0', true)
+                                          set_config('pgonce.hit', '', true)
                                   OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."payload", s."updated_at"
                          FROM "subscription" AS s
@@ -107,11 +107,12 @@ WITH judged AS MATERIALIZED (
      SET "status" = excluded."status",
          "payload" = excluded."payload",
          "updated_at" = excluded."updated_at"
-   WHERE CASE WHEN (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
-  RETURNING t."id"
+   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
+     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text END AS pgonce_new,
+            t."id"
 ), tally AS (
-  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
+  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
 SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
@@ -141,8 +142,7 @@ WITH judged AS MATERIALIZED (
                                   unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::text[] AS a4,
-                                          $6::timestamp with time zone[] AS a5,
-                                          set_config('pgonce.updated', '0', true)
+                                          $6::timestamp with time zone[] AS a5
                                   OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."payload", s."updated_at"
                          FROM "subscription" AS s
@@ -158,11 +158,10 @@ WITH judged AS MATERIALIZED (
      SET "status" = excluded."status",
          "payload" = excluded."payload",
          "updated_at" = excluded."updated_at"
-   WHERE CASE WHEN (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
-  RETURNING t."id"
+   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING old."id" IS NULL AS pgonce_new, t."id"
 ), tally AS (
-  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
+  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
 SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
@@ -208,8 +207,8 @@ WITH judged AS MATERIALIZED (
          "updated_at" = excluded."updated_at"
    WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
      AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id",
-            t."public_id", t."status", t."payload", t."updated_at"
+  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text END AS pgonce_new,
+            t."id", t."public_id", t."status", t."payload", t."updated_at"
 )
 SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,

@@ -79,7 +79,7 @@ WITH judged AS MATERIALIZED (
                     FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1,
                                           $3::timestamp with time zone[] AS a2,
-                                          set_config('pgonce.updated', '0', true)
+                                          set_config('pgonce.hit', '', true)
                                   OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."updated_at", s."status"
                          FROM "subscription" AS s
@@ -93,11 +93,12 @@ WITH judged AS MATERIALIZED (
    ORDER BY e."id" COLLATE "C"
   ON CONFLICT ("id") DO UPDATE
      SET "updated_at" = excluded."updated_at"
-   WHERE CASE WHEN (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
-  RETURNING t."id"
+   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
+     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text END AS pgonce_new,
+            t."id"
 ), tally AS (
-  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
+  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
 SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
@@ -124,8 +125,7 @@ WITH judged AS MATERIALIZED (
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "updated_at"
                     FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1,
-                                          $3::timestamp with time zone[] AS a2,
-                                          set_config('pgonce.updated', '0', true)
+                                          $3::timestamp with time zone[] AS a2
                                   OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."updated_at", s."status"
                          FROM "subscription" AS s
@@ -139,11 +139,10 @@ WITH judged AS MATERIALIZED (
    ORDER BY e."id" COLLATE "C"
   ON CONFLICT ("id") DO UPDATE
      SET "updated_at" = excluded."updated_at"
-   WHERE CASE WHEN (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-              THEN set_config('pgonce.updated', (current_setting('pgonce.updated')::int8 + 1)::text, true) IS NOT NULL END
-  RETURNING t."id"
+   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+  RETURNING old."id" IS NULL AS pgonce_new, t."id"
 ), tally AS (
-  SELECT count(*) AS written, current_setting('pgonce.updated')::int8 AS updated FROM applied AS a
+  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
 SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
  UNION ALL
@@ -183,8 +182,8 @@ WITH judged AS MATERIALIZED (
      SET "updated_at" = excluded."updated_at"
    WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
      AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text AS pgonce_new, t."id",
-            t."updated_at", t."status"
+  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text END AS pgonce_new,
+            t."id", t."updated_at", t."status"
 )
 SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
