@@ -81,6 +81,11 @@ type Cleaner struct {
 
 	// Observer, where not nil, is told of every purge and maintenance, as [Purged] or [PurgeFailed].
 	Observer Observer
+
+	// Done, where not nil, is called by Run each time, with what Maintain returned: an event holds numbers only, and here are the
+	// whole error and, of Weekly, the names of the partitions that were kept. An err that is [ErrBusy] is no failure.
+	// Run waits for it. ctx is Run's.
+	Done func(ctx context.Context, s Stats, err error)
 }
 
 // Defaults of a Cleaner.
@@ -184,7 +189,7 @@ func (c Cleaner) Count(ctx context.Context, db interface {
 
 // Run maintains the table until ctx ends ([Table.Maintain]): for the first time within a minute (within Interval, where
 // that is shorter), then every Interval. It may run in every process of a service: the times are random, and of several
-// that meet one works. What fails is told to the Observer, and tried again at the next time: without an Observer nobody
+// that meet one works. What fails is told to Observer and Done, and tried again at the next time: without either nobody
 // hears of it.
 //
 // Run returns ctx's error, or at once one that says what is wrong with c.
@@ -205,7 +210,10 @@ func (c Cleaner) Run(ctx context.Context, db DB) error {
 			return ctx.Err()
 		case <-t.C:
 		}
-		_, _ = c.Maintain(ctx, db)
+		stats, err := c.Maintain(ctx, db)
+		if c.Done != nil {
+			c.Done(ctx, stats, err)
+		}
 		t.Reset(interval - interval/10 + rand.N(interval/5+1))
 	}
 }
