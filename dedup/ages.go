@@ -22,7 +22,8 @@ import (
 //
 // It counts what came since it was made, in this process, and holds a few numbers for each source, for at most 1,000 sources;
 // further ones count together, as the source "". What came after its key was purged ran again, and is no duplicate: a
-// highest age near to the retention means that there may have been such.
+// highest age near to the retention means that there may have been such. Of keys with a time of their own it is known: they
+// were refused, and are counted as Expired.
 type Ages struct {
 	// Next, where not nil, is told of every event, too.
 	Next Observer
@@ -49,7 +50,12 @@ type SourceAges struct {
 	// Highest is the highest age of an original at its duplicate.
 	Highest time.Duration
 
-	// Share is the part of the retention that Highest has used. From 0.8 on, be careful: what comes late may come later.
+	// Expired counts the keys that were refused because their time lies before the retention (idem.ErrExpired). Whether they were
+	// duplicates nobody knows any more.
+	Expired int64
+
+	// Share is the part of the retention that Highest has used, and at least 1 where something was Expired. From 0.8 on, be
+	// careful: what comes late may come later.
 	Share float64
 
 	// Within counts the duplicates by age: up to a minute, an hour, 6 hours, a day, 3 days, 7 days, 30 days, and older.
@@ -60,20 +66,26 @@ type SourceAges struct {
 
 // String says it in one line.
 func (a SourceAges) String() string {
-	return fmt.Sprintf("%s: %d duplicates, the oldest after %v: %.0f %% of %v", a.Source, a.Duplicates, a.Highest.Round(time.Second), a.Share*100, a.retention)
+	s := fmt.Sprintf("%s: %d duplicates, the oldest after %v: %.0f %% of %v",
+		a.Source, a.Duplicates, a.Highest.Round(time.Second), float64(a.Highest)/float64(a.retention)*100, a.retention)
+	if a.Expired > 0 {
+		s += fmt.Sprintf("; %d later than that, and refused", a.Expired)
+	}
+	return s
 }
 
 // Observe implements [Observer].
 func (a *Ages) Observe(ctx context.Context, e Event) {
-	if e.What == Duplicate || e.What == FinalFailure && e.Age > 0 {
-		a.add(agesKey{e.Table, e.Source}, e.Age)
+	if e.What == Duplicate || e.What == FinalFailure && e.Age > 0 || e.What == Expired {
+		a.add(e)
 	}
 	if a.Next != nil {
 		a.Next.Observe(ctx, e)
 	}
 }
 
-func (a *Ages) add(key agesKey, age time.Duration) {
+func (a *Ages) add(e Event) {
+	key := agesKey{e.Table, e.Source}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.seen[key]
@@ -89,10 +101,14 @@ func (a *Ages) add(key agesKey, age time.Duration) {
 			a.seen[key] = s
 		}
 	}
+	if e.What == Expired {
+		s.Expired++
+		return
+	}
 	s.Duplicates++
-	s.Highest = max(s.Highest, age)
+	s.Highest = max(s.Highest, e.Age)
 	bounds := ageBounds()
-	i, _ := slices.BinarySearch(bounds[:], age)
+	i, _ := slices.BinarySearch(bounds[:], e.Age)
 	s.Within[i]++
 }
 
@@ -112,10 +128,13 @@ func (a *Ages) Report(t Table) []SourceAges {
 		one := *s
 		one.retention = resolved.Retention
 		one.Share = float64(one.Highest) / float64(one.retention)
+		if one.Expired > 0 {
+			one.Share = max(one.Share, 1)
+		}
 		all = append(all, one)
 	}
 	slices.SortFunc(all, func(x, y SourceAges) int {
-		return cmp.Or(cmp.Compare(y.Highest, x.Highest), strings.Compare(x.Source, y.Source))
+		return cmp.Or(cmp.Compare(y.Share, x.Share), strings.Compare(x.Source, y.Source))
 	})
 	return all
 }

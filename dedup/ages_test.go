@@ -92,4 +92,5 @@ func TestAges(t *testing.T) {
 	one := ages.Report(dedup.Table{})[0]
 	require.Equal(t, [8]int64{2, 2, 1, 1, 1, 1, 1, 2}, one.Within)
 	require.Equal(t, 99*day, one.Highest)
+	require.Zero(t, one.Expired)
 }

@@ -38,8 +38,15 @@
 // A key is remembered for [Table].Retention from its claim on, by the database's clock: 35 days if nothing else is said. What
 // comes again later runs again, unless the key carries the time of its event (idem.Key.OccurredAt): then it is refused with
 // idem.ErrExpired. (A purge leaves a hundredth of the window, at most a day, for senders whose clocks run ahead of the
-// database's.) Nothing goes by itself. [Table.Purge] deletes once, [Cleaner.Run] again and again, from any number of
-// processes, and [Table.PurgeSQL] is the same for pg_cron. Without any of them the table grows, and every key is remembered.
+// database's.) Nothing goes by itself. Have one of these run:
+//
+//	Table.Purge             once, of Plain and Hash; Cleaner.Count says beforehand how many it would delete
+//	Table.Maintain          once, of every layout: Weekly needs it, or claims fail after 8 weeks
+//	Cleaner.Run             Maintain again and again, in any number of processes; idemsql.Clean over database/sql
+//	Table.PurgeSQL          one statement for pg_cron, of Plain and Hash
+//
+// Without any of them a table of layout Plain or Hash grows, and every key is remembered. A Weekly one has no statement for
+// pg_cron: DETACH PARTITION ... CONCURRENTLY cannot be run from inside of a function or a DO block.
 //
 // What a purge does with each kind of row:
 //
@@ -75,6 +82,8 @@
 //   - A reservation that the restore brings back as it was may have been settled in the lost time. It is unfinished, and asks
 //     to be settled, as after a crash.
 //   - A purge that was lost is repeated. Keys that come back from a backup are deleted by their age, which is the true one.
+//   - A table of layout Weekly that comes back from a backup some weeks old may have no partition for this week. Claims fail with
+//     an error that names the table, and nothing runs, until Maintain or [Migrate] has run: do that first.
 //
 // How much can be lost: with asynchronous replication what the standby had not received, normally less than a second, but
 // without a bound; with synchronous_standby_names and synchronous_commit = on nothing that was acknowledged, as long as

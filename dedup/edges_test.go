@@ -226,3 +226,27 @@ func TestMaintainDropsNoPartition(t *testing.T) {
 	require.NoError(t, <-done)
 	wantMended(t, pool)
 }
+
+// A partition stays for a day after its last key has expired, whatever day of the week it is.
+func TestMaintainGivesADaysGrace(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	neglected(t, pool)
+	first, _, _ := monday(t, pool, -5)
+	second, _, end := monday(t, pool, -4)
+	var over float64 // how long the second week has been over, in seconds
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT extract(epoch FROM now() AT TIME ZONE 'UTC' - $1::text::timestamp)::float8`, end).Scan(&over))
+	for _, tc := range []struct {
+		expired time.Duration // how long ago its last key has expired
+		dropped []string
+	}{
+		{-time.Hour, []string{"public." + first}},
+		{23 * time.Hour, nil},
+		{25 * time.Hour, []string{"public." + second}},
+	} {
+		table := dedup.Table{Layout: dedup.Weekly, Retention: time.Duration(over*float64(time.Second)) - tc.expired}
+		stats, err := table.Maintain(t.Context(), pool)
+		require.NoError(t, err)
+		require.Equal(t, tc.dropped, stats.Dropped, "%v after its last key has expired", tc.expired)
+	}
+}

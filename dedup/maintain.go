@@ -24,8 +24,9 @@ import (
 //
 // No claim waits for it: it takes no lock on the table that a claim would conflict with, and DETACH ... CONCURRENTLY waits
 // for the transactions that are running, all of them, and holds nobody up meanwhile. So it takes as long as the longest of
-// those: give it a ctx that ends; a statement_timeout ends it, too, and the next run goes on from there. A week that has lost its partition otherwise than by
-// Maintain is not made again, for its keys would run again, unless it is still to come; [Verify] reports it.
+// those: give it a ctx that ends; a statement_timeout ends it, too, and the next run goes on from there. A week that has lost
+// its partition otherwise than by Maintain is not made again, for its keys would run again, unless it is still to come;
+// [Verify] reports it.
 //
 // Without Maintain nothing is dropped, and when the last partition is full, after 8 weeks, claims fail with an error that
 // names the table. Verify reports it 4 weeks before that.

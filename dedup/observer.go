@@ -54,6 +54,7 @@ type Event struct {
 	Rows int64
 
 	// Age is, for a Duplicate, and for a FinalFailure that was stored before, how long before this call the original was
-	// claimed, by the server's clock. Its highest values say how long a retention the sender needs; see [Ages].
+	// claimed, by the server's clock. Its highest values say how long a retention the sender needs; see [Ages]. (One that is
+	// Expired came later than that.)
 	Age time.Duration
 }

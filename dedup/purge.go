@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,7 +18,7 @@ import (
 var ErrBusy = retention.ErrBusy
 
 // DB is what a purge needs to begin its transactions: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
-// It uses one connection at a time.
+// It uses one connection at a time. With database/sql see idemsql.Maintain and idemsql.Clean.
 type DB interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
@@ -52,7 +50,8 @@ func (t Table) Purge(ctx context.Context, db DB) (Stats, error) {
 //
 // with the statement in place of the dots. It must be run by itself: a transaction around it fails it, with 2D000. A
 // statement_timeout of its role is one for the whole purge, which begins with the first page again the next time: it should be
-// longer than that takes. The retention is written into it, so schedule it anew when that changes. PurgeSQL panics where [Table.Validate] would return an error.
+// longer than that takes. The retention is written into it, so schedule it anew when that changes. PurgeSQL panics where
+// [Table.Validate] would return an error, and for layout [Weekly], which is not purged.
 func (t Table) PurgeSQL() string {
 	p, err := Cleaner{Table: t}.purge()
 	if err != nil {
@@ -81,14 +80,20 @@ type Cleaner struct {
 
 	// Observer, where not nil, is told of every purge and maintenance, as [Purged] or [PurgeFailed].
 	Observer Observer
+
+	// Done, where not nil, is called by Run each time, with what Maintain returned: an event holds numbers only, and here are the
+	// whole error and, of Weekly, the names of the partitions that were kept. An err that is [ErrBusy] is no failure.
+	// Run waits for it. ctx is Run's.
+	Done func(ctx context.Context, s Stats, err error)
 }
 
-// Defaults of a Cleaner.
-const (
-	defaultBatch    = 500
-	defaultRest     = 4
-	defaultInterval = time.Hour
-)
+// Validate reports whether c can be a cleaner. It does not look at a database.
+func (c Cleaner) Validate() error {
+	if _, err := c.check(); err != nil {
+		return fmt.Errorf("dedup: %w", err)
+	}
+	return nil
+}
 
 // check validates c and returns its table.
 func (c Cleaner) check() (schema.Table, error) {
@@ -111,14 +116,7 @@ func (c Cleaner) purge() (retention.Purge, error) {
 		// Its rows stay for as long as the time of their event says, not that of their claim.
 		return retention.Purge{}, errors.New("a table of layout Weekly is not purged; Maintain drops its partitions")
 	}
-	p := retention.Purge{Name: s.Name, Keep: retention.Keep(s.Retention), Batch: c.Batch, Rest: c.Rest}
-	if p.Batch == 0 {
-		p.Batch = defaultBatch
-	}
-	if p.Rest == 0 {
-		p.Rest = defaultRest
-	}
-	return p, nil
+	return retention.New(s.Name, s.Retention, c.Batch, c.Rest), nil
 }
 
 // Purge deletes the keys that have expired, once. A key stays for Retention after its claim, by the database's clock, and
@@ -184,7 +182,7 @@ func (c Cleaner) Count(ctx context.Context, db interface {
 
 // Run maintains the table until ctx ends ([Table.Maintain]): for the first time within a minute (within Interval, where
 // that is shorter), then every Interval. It may run in every process of a service: the times are random, and of several
-// that meet one works. What fails is told to the Observer, and tried again at the next time: without an Observer nobody
+// that meet one works. What fails is told to Observer and Done, and tried again at the next time: without either nobody
 // hears of it.
 //
 // Run returns ctx's error, or at once one that says what is wrong with c.
@@ -192,20 +190,10 @@ func (c Cleaner) Run(ctx context.Context, db DB) error {
 	if _, err := c.check(); err != nil {
 		return fmt.Errorf("dedup: cleaner: %w", err)
 	}
-	interval := c.Interval
-	if interval == 0 {
-		interval = defaultInterval
-	}
-	interval = min(interval, math.MaxInt64/2) // the tenth that is added must not overflow
-	t := time.NewTimer(rand.N(min(interval, time.Minute)))
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-t.C:
+	return retention.Every(ctx, c.Interval, func() {
+		stats, err := c.Maintain(ctx, db)
+		if c.Done != nil {
+			c.Done(ctx, stats, err)
 		}
-		_, _ = c.Maintain(ctx, db)
-		t.Reset(interval - interval/10 + rand.N(interval/5+1))
-	}
+	})
 }

@@ -486,6 +486,9 @@ func TestPurgeRefuses(t *testing.T) {
 		require.Error(t, err)
 	}
 	require.Panics(t, func() { _ = dedup.Table{Name: "a.b.c"}.PurgeSQL() })
+	require.Panics(t, func() { _ = weekly.PurgeSQL() })
+	require.Error(t, dedup.Cleaner{Batch: -1}.Validate())
+	require.NoError(t, dedup.Cleaner{}.Validate())
 	require.Error(t, dedup.Cleaner{Interval: -1}.Run(t.Context(), pool))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -39,7 +39,8 @@ type Table struct {
 
 	// Retention is how long after its claim a key is kept, and so for how long duplicates are recognised. A key with a
 	// time of its own (idem.Key.OccurredAt) that lies further back is refused with idem.ErrExpired. 0 means
-	// [DefaultRetention]; a shorter one than your sender resends for lets late duplicates through, see Resends.
+	// [DefaultRetention]; a shorter one than your sender resends for lets late duplicates through, see Resends. Every
+	// program that uses the table must say the same: the shortest one decides what is deleted.
 	Retention time.Duration
 
 	// Resends is for how long the sender of this table's messages may deliver one again: [StripeResends] and its like, or

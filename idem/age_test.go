@@ -65,3 +65,31 @@ func TestAgeOfTheOriginal(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, last.e.Age)
 }
+
+// What came too late to be known as a duplicate, and was refused for its own time, has used the whole window.
+func TestAgesOfTheExpired(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	table := dedup.Table{Retention: 10 * 24 * time.Hour}
+	ages := &dedup.Ages{}
+	once := idem.Once{Table: table, Observer: ages}
+	near, late := idem.Scope{Source: "near", Operation: "o"}, idem.Scope{Source: "late", Operation: "o"}
+	for range 2 {
+		_, err := once.Run(s.ctx, s.sound, near.Key("1"), nothing)
+		require.NoError(t, err)
+		s.sql(`UPDATE processed_events SET processed_at = now() - interval '9 days'`)
+	}
+	for _, id := range []string{"1", "2", "3"} {
+		_, err := once.Run(s.ctx, s.sound, late.Key(id).OccurredAt(time.Now().Add(-11*24*time.Hour)), nothing)
+		require.ErrorIs(t, err, idem.ErrExpired)
+	}
+	all := ages.Report(table)
+	require.Len(t, all, 2)
+	require.Equal(t, []string{"late", "near"}, []string{all[0].Source, all[1].Source}, "what has used the most goes first")
+	require.EqualValues(t, 3, all[0].Expired)
+	require.Zero(t, all[0].Duplicates)
+	require.InDelta(t, 1, all[0].Share, 0)
+	require.Contains(t, all[0].String(), "; 3 later than that, and refused")
+	require.InDelta(t, 0.9, all[1].Share, 0.001)
+	require.NotContains(t, all[1].String(), "refused")
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/pgonce/pgonce/internal/conformance"
 	"github.com/pgonce/pgonce/internal/front"
 	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/pgerr"
 )
 
 var byWeek = idem.Once{Table: dedup.Table{Layout: dedup.Weekly}}
@@ -140,8 +141,11 @@ func TestWeeklyWindow(t *testing.T) {
 	// Inside of the window, a partition that is gone is for somebody to look at.
 	_, err = byWeek.Run(ctx, pool, key, never(t))
 	require.ErrorContains(t, err, "Maintain")
+	require.Empty(t, pgerr.Code(err), "not 23514: nothing is wrong with the caller's data")
+	require.False(t, idem.Retryable(err))
 	_, _, err = byWeek.Reserve(ctx, pool, key, time.Minute)
 	require.ErrorContains(t, err, "Maintain")
+	require.Empty(t, pgerr.Code(err))
 
 	// The future: clocks may differ by a day.
 	for off, want := range map[time.Duration]error{23 * time.Hour: nil, 25 * time.Hour: idem.ErrFuture, 80 * 365 * 24 * time.Hour: idem.ErrFuture} {

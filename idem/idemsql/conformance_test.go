@@ -19,6 +19,7 @@ import (
 	"github.com/pgonce/pgonce/internal/conformance"
 	"github.com/pgonce/pgonce/internal/faultconn"
 	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/pgerr"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -129,6 +130,15 @@ func TestMigrateLayouts(t *testing.T) {
 			require.ErrorIs(t, err, idem.ErrFuture)
 			_, err = once.Run(t.Context(), db, stripe.Key("2").OccurredAt(lastWeek.AddDate(-1, 0, 0)), fn)
 			require.ErrorIs(t, err, idem.ErrExpired)
+
+			// A week without a partition is for an operator, and no CHECK that the caller's data violates.
+			var leaf string
+			require.NoError(t, db.QueryRowContext(t.Context(), `SELECT tableoid::regclass::text FROM weekly`).Scan(&leaf))
+			_, err = db.ExecContext(t.Context(), `DROP TABLE `+leaf)
+			require.NoError(t, err)
+			_, err = once.Run(t.Context(), db, stripe.Key("3").OccurredAt(lastWeek), fn)
+			require.ErrorContains(t, err, "Maintain")
+			require.Empty(t, pgerr.Code(err))
 		})
 	}
 }

@@ -72,6 +72,11 @@
 //   - A *sql.Conn on which fn leaves rows open that it got elsewhere than from its Tx blocks Do, as it would block the next
 //     statement of yours: database/sql waits for the rows to be closed.
 //
+// # Tables
+//
+// [Migrate], [Verify], [Maintain] and [Clean] are what package dedup does, over database/sql. Everything that needs no database is
+// in dedup itself: Table.DDL, Table.PurgeSQL, Ages.
+//
 // # Drivers
 //
 // It is tested with github.com/jackc/pgx/v5/stdlib in each of pgx's five query exec modes, and with github.com/lib/pq,

@@ -1,13 +1,15 @@
 // Package retention deletes the keys that are older than their table keeps them, over either driver. It goes through the
 // table in the order in which it lies on disk, a range of pages at a time, so that it needs no index: a claim pays for the
-// primary key alone. The front doors are dedup (pgx) and, later, whatever else has a table of keys.
+// primary key alone. The front doors are dedup (pgx) and idemsql.
 package retention
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/pgonce/pgonce/internal/pg"
@@ -49,6 +51,35 @@ type Purge struct {
 	Keep  time.Duration // rows claimed less long ago stay, by the database's clock
 	Batch int           // rows that one transaction deletes at the most
 	Rest  int           // between two batches: so many times as long as the batch took
+}
+
+// Defaults of a purge, and of the time between two.
+const (
+	defaultBatch    = 500
+	defaultRest     = 4
+	defaultInterval = time.Hour
+)
+
+// New returns the purge of a table; 0 is the default of batch and rest.
+func New(name pg.Name, retention time.Duration, batch, rest int) Purge {
+	return Purge{Name: name, Keep: Keep(retention), Batch: cmp.Or(batch, defaultBatch), Rest: cmp.Or(rest, defaultRest)}
+}
+
+// Every calls clean until ctx ends, whose error it returns: for the first time within a minute, or within interval where that
+// is shorter, then an interval (0: an hour) after it has returned, give or take a tenth.
+func Every(ctx context.Context, interval time.Duration, clean func()) error {
+	interval = min(cmp.Or(interval, defaultInterval), math.MaxInt64/2) // the tenth that is added must not overflow
+	t := time.NewTimer(rand.N(min(interval, time.Minute)))
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+		clean()
+		t.Reset(interval - interval/10 + rand.N(interval/5+1))
+	}
 }
 
 // Stats is what a purge has done, or would do.

@@ -2,7 +2,7 @@
 -- on the one and on the other table run side by side, and nothing runs twice. Make processed_events_weekly before, by
 -- dedup.Migrate with dedup.Table{Name: "processed_events_weekly", Layout: dedup.Weekly}, and give its claims the rights to
 -- SELECT and INSERT on processed_events. Nothing is copied beforehand: a key that is in the old table is copied when a
--- duplicate of it comes.
+-- duplicate of it comes, in the transaction of that claim.
 --
 -- Locks: SHARE ROW EXCLUSIVE on processed_events_weekly, which nobody uses yet. On processed_events none.
 --
