@@ -118,8 +118,8 @@ func newOrder(p *plan, l *layout) order {
 			k.compare = func(a, b string) int { return strings.Compare(strings.TrimRight(a, " "), strings.TrimRight(b, " ")) }
 		case c.isText() && !c.Fuzzy:
 			// In other encodings the server may order strings otherwise, and take two of them for one.
-			any := slices.Contains([]string{"UTF8", "LATIN1", "SQL_ASCII"}, l.Encoding)
-			k.sure = func(s string) bool { return any || isASCII(s) }
+			alike := slices.Contains([]string{"UTF8", "LATIN1", "SQL_ASCII"}, l.Encoding)
+			k.sure = func(s string) bool { return alike || isASCII(s) }
 		case c.OID == pgtype.Int2OID || c.OID == pgtype.Int4OID || c.OID == pgtype.Int8OID:
 			k.compare = compareDecimal
 			k.sure = func(s string) bool { _, _, _, ok := decimal(s); return ok }

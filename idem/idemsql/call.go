@@ -58,10 +58,11 @@ type Call[T any] struct {
 // the goroutine, leaves the key to the next delivery, as an error does.
 //
 // Run owns its transactions: the reservation is one, as is each end of an attempt (see [Once.Reserve]), and Apply with the
-// confirmation is the last. Of the settings, Tries and TxOptions are those of the last one, which may not be read-only; a COMMIT of it whose reply is
-// lost is settled as [Run] does, by looking at the row. A reservation is tried once: a conflict, or a lost connection,
-// comes as it is, before anything was sent, and is retryable. Safe for concurrent use where db is. An answer that cannot be
-// stored (as JSON of at most dedup.MaxValueBytes) is an *[idem.Error] of stage "value", and as good as none.
+// confirmation is the last. Of the settings, Tries and TxOptions are those of the last one, which may not be read-only: that
+// is refused before anything is reserved. A COMMIT of it whose reply is lost is settled as [Run] does, by looking at the row.
+// A reservation is tried once: a conflict, or a lost connection, comes as it is, before anything was sent, and is retryable.
+// Safe for concurrent use where db is. An answer that cannot be stored (as JSON of at most dedup.MaxValueBytes) is an
+// *[idem.Error] of stage "value", and as good as none.
 func (c Call[T]) Run(ctx context.Context, db DB, key idem.Key) (T, idem.Outcome, error) {
 	var v T
 	out, err := c.Once.call(ctx, key, func(engine *claim.Claim) (res claim.Result, err error) {
