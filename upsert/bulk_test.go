@@ -154,17 +154,13 @@ func TestManyStops(t *testing.T) {
 // Two workers with the same keys in opposite order, alone in their transactions, neither deadlock nor meet a row twice.
 func TestOppositeOrders(t *testing.T) {
 	t.Parallel()
-	rounds := 200
-	if testing.Short() {
-		rounds = 30
-	}
 	onKinds(t, func(t *testing.T, pool *pgxpool.Pool, kind string) {
 		create(t, pool, kind, "orders", orderColumns)
 		var forth []order
 		for i := range 40 {
 			forth = append(forth, order{fmt.Sprint(i * 37 % 40), "s", noon, 0})
 		}
-		opposite(t, pool, orders, forth, rounds, func(o order, v int) order { o.Rank = v; return o })
+		opposite(t, pool, orders, forth, 200, func(o order, v int) order { o.Rank = v; return o })
 	})
 }
 
