@@ -104,6 +104,9 @@ func (r repository) checkCode(name, text string) (complaints []string) {
 			continue
 		}
 		n++
+		if strings.HasPrefix(f.code, "package main\n") {
+			continue // a program, which TestFirstMinute in idem builds and runs
+		}
 		code := oneSpace(f.code)
 		if !slices.ContainsFunc(r.code, func(c string) bool { return strings.Contains(c, code) }) {
 			complaints = append(complaints, fmt.Sprintf("%s:%d: this Go code is in no Go file: take it from an Example", name, f.line))
