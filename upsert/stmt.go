@@ -61,9 +61,12 @@ type Result[T any] struct {
 }
 
 // SQL returns the upsert as one would write it by hand, for other drivers and for reading, and the columns whose values
-// are its parameters $1, $2, ... in that order. It writes exactly what Exec would. It does not say what it did, it waits for
+// are its parameters $1, $2, ... in that order. It writes what Exec would. It does not say what it did, it waits for
 // rivals and locks the row also when it is stale, and it leaves to the caller what Exec refuses: a NULL version, tie-breaker or
 // key, MaxSkew, a row outside the predicate.
+//
+// It does not know the table, so it fills in no defaults. Where nothing is stored, a NULL for a NOT NULL column of SetIfNotNull fails
+// with 23502, and so does a deletion's NULL for one of Set. Exec stores the default instead.
 func (s *Stmt[T]) SQL() (sql string, columns []string) {
 	for _, m := range s.p.written {
 		columns = append(columns, m.column)

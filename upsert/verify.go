@@ -44,7 +44,7 @@ type Statement interface {
 //   - a version guard on a partial target, which a late event gets around with a row of its own;
 //   - a version of a type that does not order events (see [Builder.AnyVersionType]);
 //   - a trigger that mentions the version and runs before the row is written;
-//   - a tombstone that could not be stored before the row it is for.
+//   - a column for which a deletion that leaves it out has no value.
 //
 // It reads pg_catalog. For a target with an expression or a predicate it makes a temporary table and index, to see them as
 // PostgreSQL does, in a transaction (or, inside one, under a savepoint) that it rolls back; so it needs the TEMP privilege, and a
@@ -132,20 +132,20 @@ func (p *plan) layoutProblems(l *layout) []Problem {
 // columnProblems looks at types and NULLs.
 func (p *plan) columnProblems(l *layout) []Problem {
 	r := &report{table: p.table.String()}
-	written := map[string]role{}
+	written := map[string]member{}
 	for _, m := range p.written {
-		written[m.column] = m.role
+		written[m.column] = m
 	}
 	for _, c := range l.Columns {
-		role, ok := written[c.Name]
+		m, ok := written[c.Name]
 		required := c.NotNull && c.Default == "" && !c.Generated && !c.Identity
 		switch {
 		case required && !ok:
 			r.add(fmt.Sprintf("name it in SetOnInsert, or ALTER TABLE %s ALTER COLUMN %s SET DEFAULT ...", p.table.Quoted(), pg.Quote(c.Name)),
 				"column %s is NOT NULL and has no default, and the statement never writes it", c.Name)
-		case required && p.spec.tombstone != "" && (role == roleSet || role == roleIfNotNull):
+		case required && p.spec.tombstone != "" && (m.role == roleSet || m.role == roleIfNotNull) && mayBeNull(m.typ):
 			r.add(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL", p.table.Quoted(), pg.Quote(c.Name)),
-				"a deletion that arrives before its row has no value for column %s, which is NOT NULL and has no default", c.Name)
+				"a deletion that arrives before its row, and leaves out column %s, fails: it is NOT NULL and has no default", c.Name)
 		}
 	}
 	if p.rule != byVersion || p.spec.anyVersion {
