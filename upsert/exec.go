@@ -23,7 +23,9 @@ const tries = 10
 //   - A rival has written the row and not committed: Exec waits, then judges by what was committed. At REPEATABLE READ and
 //     SERIALIZABLE the server answers 40001 instead, and the transaction is to be tried again.
 //   - A row that cannot be applied: [ErrInvalidRow] or [ErrVersionAhead], and the transaction goes on.
-//   - A clash with another unique constraint, and every other error of the server: that error, wrapped; the transaction has failed.
+//   - A clash with another unique constraint: outside of a transaction the statement is sent again, at most twice, for the same event
+//     may have come twice at once. Then, and at once in a transaction, [ErrOtherConstraint]; the transaction has failed.
+//   - Every other error of the server: that error, wrapped; the transaction has failed.
 //
 // db is the caller's transaction, or a connection or pool, where each call is a transaction of its own.
 func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {
@@ -50,7 +52,7 @@ func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {
 		var res Result[T]
 		var verdict string
 		stmt := &pg.Stmt{SQL: t.one, Args: args, Dest: append([]any{&verdict}, p.cells(t.l, &res.Stored)...)}
-		if err := conn.Send(ctx, stmt); err != nil {
+		if err := beyondClashes(func() error { return conn.Send(ctx, stmt) }); err != nil {
 			return Result[T]{}, p.failed(err)
 		}
 		switch verdict {

@@ -124,9 +124,11 @@ const secondTime = "21000"
 
 // failed wraps an error of the server, and forgets the catalog where the error may come from a change of it.
 func (p *plan) failed(err error) error {
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) && (strings.HasPrefix(state.SQLState(), "42") || state.SQLState() == cachedPlan || state.SQLState() == secondTime) {
+	if state := sqlState(err); strings.HasPrefix(state, "42") || state == cachedPlan || state == secondTime {
 		p.use.Store(nil)
+	}
+	if clashes(err) {
+		return &clashError{p.table.String(), err}
 	}
 	return fmt.Errorf("upsert into %s: %w", p.table, err)
 }
