@@ -3,6 +3,9 @@ package upsert
 import (
 	"errors"
 	"fmt"
+	"strings"
+
+	"github.com/pgonce/pgonce/internal/pg"
 )
 
 var (
@@ -81,6 +84,7 @@ const (
 	uniqueViolation    = "23505"
 	exclusionViolation = "23P01"
 	inFailedTx         = "25P02"
+	tooLong            = "22001" // string_data_right_truncation
 
 	// clashTries is how often a statement that clashed is sent again. One is enough against one rival; a batch may meet a second.
 	clashTries = 2
@@ -113,4 +117,14 @@ func beyondClashes(send func() error) error {
 		err = next
 	}
 	return err
+}
+
+// withoutContent takes out of a server's error what can hold the row: its detail and context, and the text of those that quote a value
+// which does not fit (class 22, save that a string is too long). What a trigger says of a row in its own words stays.
+func withoutContent(err error) error {
+	fields := map[string]string{"Detail": "", "Where": "", "InternalQuery": ""}
+	if state := sqlState(err); strings.HasPrefix(state, "22") && state != tooLong {
+		fields["Message"] = "a value does not fit its column or an expression (the server's words may quote it, and are left out)"
+	}
+	return pg.Rewritten(err, fields)
 }

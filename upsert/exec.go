@@ -25,7 +25,7 @@ const tries = 10
 //   - A row that cannot be applied: [ErrInvalidRow] or [ErrVersionAhead], and the transaction goes on.
 //   - A clash with another unique constraint: outside of a transaction the statement is sent again, at most twice, for the same event
 //     may have come twice at once. Then, and at once in a transaction, [ErrOtherConstraint]; the transaction has failed.
-//   - Every other error of the server: that error, wrapped; the transaction has failed.
+//   - Every other error of the server: that error, wrapped, without what quotes the row; the transaction has failed.
 //
 // db is the caller's transaction, or a connection or pool, where each call is a transaction of its own.
 func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {

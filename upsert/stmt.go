@@ -122,11 +122,12 @@ const cachedPlan = "0A000"
 // secondTime is cardinality_violation: two rows of a statement have one key after all, as in a column whose collation has changed.
 const secondTime = "21000"
 
-// failed wraps an error of the server, and forgets the catalog where the error may come from a change of it.
+// failed wraps an error of the server, without what it says of the row, and forgets the catalog where the error may come from a change of it.
 func (p *plan) failed(err error) error {
 	if state := sqlState(err); strings.HasPrefix(state, "42") || state == cachedPlan || state == secondTime {
 		p.use.Store(nil)
 	}
+	err = withoutContent(err)
 	if clashes(err) {
 		return &clashError{p.table.String(), err}
 	}
