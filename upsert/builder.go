@@ -37,6 +37,7 @@ type spec struct {
 	maxSkew     time.Duration
 	rules       []rule
 	anyVersion  bool
+	accepted    []string
 	problems    []error // found by the methods themselves
 }
 
@@ -156,6 +157,13 @@ func (b Builder[T]) FirstWins() Builder[T] {
 // cannot be reordered, or where their order does not matter.
 func (b Builder[T]) LastWins() Builder[T] {
 	b.s.rules = append(slices.Clip(b.s.rules), lastWins)
+	return b
+}
+
+// Accept names triggers, constraints and unique indexes of the table that [Verify] would report, and that are meant as they are: somebody
+// has looked at what they do to an event. A clash with such a constraint is still [ErrOtherConstraint].
+func (b Builder[T]) Accept(names ...string) Builder[T] {
+	b.s.accepted = append(slices.Clip(b.s.accepted), names...)
 	return b
 }
 

@@ -112,7 +112,7 @@ func settle[T any](p *plan, res *Result[T], verdict string, index int) {
 	case "outside":
 		refuse(ErrInvalidRow, "", "it lies outside the predicate of Where, so it could never conflict")
 	case "keyless":
-		refuse(ErrInvalidRow, "", "an expression of the key is NULL, which never conflicts")
+		refuse(ErrInvalidRow, "", "an expression of the key is NULL; rows are found by keys that are not")
 	default:
 		refuse(ErrUnsettled, "", "")
 	}

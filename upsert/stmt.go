@@ -161,7 +161,7 @@ func (p *plan) values(columns []*column, row reflect.Value, index int, buf []val
 
 // Why a key or a version cannot be used.
 var (
-	errNullKey     = errors.New("the key is NULL, which never conflicts")
+	errNullKey     = errors.New("the key is NULL; rows are found by keys that are not, also where the index is NULLS NOT DISTINCT")
 	errNullVersion = errors.New("the version is NULL")
 	errZeroTime    = errors.New("the version is the zero time")
 	errNotFinite   = errors.New("the version is not a finite value; nothing could be newer")

@@ -36,7 +36,7 @@ func TestVerify(t *testing.T) {
 		{"no index", "CREATE TABLE accounts (" + columns + ")", full, "no unique index on exactly", "CREATE UNIQUE INDEX ON accounts (tenant, email)"},
 		{"an index that is not unique", "CREATE TABLE accounts (" + columns + "); CREATE INDEX ON accounts (tenant, email)", full, "no unique index on exactly", "CREATE UNIQUE INDEX ON accounts (tenant, email)"},
 		{"a column too many", "CREATE TABLE accounts (" + columns + ", UNIQUE (tenant, email, v))", full, "no unique index on exactly", "ALTER TABLE accounts ADD UNIQUE (tenant, email)"},
-		{"an expression of that name", `CREATE TABLE accounts (` + columns + `); CREATE UNIQUE INDEX ON accounts (tenant, (email || ''))`, full, "no unique index on exactly", "ALTER TABLE accounts ADD UNIQUE (tenant, email)"},
+		{"an expression of that name", `CREATE TABLE accounts (` + columns + `); CREATE UNIQUE INDEX ON accounts (tenant, (email || ''))`, full, "no unique index on exactly", "ALTER TABLE accounts ADD UNIQUE (tenant, email); DROP INDEX accounts_tenant_expr_idx"},
 		{"deferrable", "CREATE TABLE accounts (" + columns + ", CONSTRAINT once UNIQUE (tenant, email) DEFERRABLE)", full, "constraint once is deferrable", `ALTER TABLE "accounts" DROP CONSTRAINT "once", ADD UNIQUE ("tenant", "email")`},
 		{"partial index", "CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX live ON accounts (tenant, email) WHERE deleted_at IS NULL", full, `index live has them for the rows WHERE (deleted_at IS NULL) only`, "CREATE UNIQUE INDEX ON accounts (tenant, email)"},
 		{"another predicate", "CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX live ON accounts (email) WHERE deleted_at IS NULL AND v > 0", partial, "the predicate of index live is another: WHERE ((deleted_at IS NULL) AND (v > 0))", "CREATE UNIQUE INDEX ON accounts (email) WHERE deleted_at IS NULL"},
@@ -62,7 +62,7 @@ func TestVerify(t *testing.T) {
 			"CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; " +
 			"CREATE TRIGGER touch BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION touch('x', 'v')", full, "mentions v", "ALTER TABLE accounts DISABLE TRIGGER touch"},
 		{"other triggers", "CREATE TABLE accounts (" + columns + ", PRIMARY KEY (tenant, email)); " +
-			"CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.name := vv; RETURN NEW; END'; " +
+			"CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.deleted_at := vv; RETURN NEW; END'; " +
 			"CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.v := 1; RETURN NEW; END'; " +
 			"CREATE TRIGGER late AFTER UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION late(); " +
 			"CREATE TRIGGER touch BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION touch()", full, "", ""},
