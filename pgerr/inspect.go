@@ -19,6 +19,8 @@ type serverError struct {
 
 	severity string // ERROR, FATAL, PANIC: the field that the server never translates; "" where the driver drops it
 	label    string // the severity in the language of lc_messages
+
+	again bool // an error that wraps it says that it may pass
 }
 
 // class returns the first two characters of the code.
@@ -69,6 +71,11 @@ func (f *findings) add(err error, connecting bool) {
 	}
 	if e, ok := err.(interface{ SQLState() string }); ok && !below.repeats(e.SQLState()) {
 		f.server = append(f.server, serverError{code: e.SQLState()})
+	}
+	if e, ok := err.(interface{ Retryable() bool }); ok && e.Retryable() {
+		for i := range below.server {
+			below.server[i].again = true
+		}
 	}
 	f.server = append(f.server, below.server...)
 	f.canceled = f.canceled || below.canceled

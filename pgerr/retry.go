@@ -11,6 +11,8 @@ package pgerr
 //	        25006                        read-only: after a failover, the connection may lead to a standby
 //	        53000 53100 53200 53300      out of a resource: disk, memory, connections
 //	        a lost or refused connection, and a statement that was not sent at all (pgconn.SafeToRetry)
+//	        an error of the server that is wrapped in one with a method Retryable() bool that returns true:
+//	        upsert.ErrOtherConstraint, as when one event came twice at once
 //
 //	false   nil
 //	        a context of the caller that is canceled or past its deadline
@@ -48,6 +50,9 @@ func Retryable(err error) bool {
 
 // passes reports whether the condition of e may have passed when the transaction is run again.
 func (e serverError) passes() bool {
+	if e.again {
+		return true
+	}
 	switch e.code {
 	case SerializationFailure, DeadlockDetected, LockNotAvailable, ReadOnlySQLTransaction,
 		"57P01", "57P02", "57P03", "57P05", // shutdowns, recovery, idle_session_timeout

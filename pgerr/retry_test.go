@@ -66,6 +66,15 @@ type commitError struct {
 func (e commitError) CommitUnknown() bool { return e.unknown }
 func (e commitError) Unwrap() error       { return e.error }
 
+// hopefulError is what an error of a package that knows more about the server's looks like.
+type hopefulError struct {
+	error
+	again bool
+}
+
+func (e hopefulError) Retryable() bool { return e.again }
+func (e hopefulError) Unwrap() error   { return e.error }
+
 func TestRetryableValues(t *testing.T) {
 	t.Parallel()
 	serialization := &pgconn.PgError{Code: "40001"}
@@ -109,6 +118,11 @@ func TestRetryableValues(t *testing.T) {
 		{"unknown commit", commitError{pgconn.ErrConnClosed, true}, false},
 		{"unknown commit, deep", fmt.Errorf("run: %w", errors.Join(commitError{serialization, true})), false},
 		{"known commit", commitError{serialization, false}, true},
+		{"a clash that may pass", fmt.Errorf("%w", hopefulError{&pgconn.PgError{Code: "23505"}, true}), true},
+		{"a clash that stays", hopefulError{&pgconn.PgError{Code: "23505"}, false}, false},
+		{"a clash that may pass, and one that stays", errors.Join(hopefulError{&pgconn.PgError{Code: "23505"}, true}, &pgconn.PgError{Code: "23505"}), false},
+		{"a clash that may pass, and a context", errors.Join(hopefulError{&pgconn.PgError{Code: "23505"}, true}, context.Canceled), false},
+		{"hope without an answer of the server", hopefulError{errors.New("x"), true}, false},
 	} {
 		require.Equal(t, test.want, pgerr.Retryable(test.err), test.name)
 	}

@@ -37,6 +37,7 @@ type spec struct {
 	maxSkew     time.Duration
 	rules       []rule
 	anyVersion  bool
+	accepted    []string
 	problems    []error // found by the methods themselves
 }
 
@@ -83,7 +84,8 @@ func (b Builder[T]) Set(columns ...string) Builder[T] {
 	return b
 }
 
-// SetIfNotNull names columns that a newer event changes only where it brings a value: a partial payload does not erase.
+// SetIfNotNull names columns that a newer event changes only where it brings a value: a partial payload does not erase, and neither
+// does a deletion.
 // With it the outcome depends on the order of arrival: what an older event would have filled in is lost when the
 // newer one, without it, came first.
 func (b Builder[T]) SetIfNotNull(columns ...string) Builder[T] {
@@ -133,8 +135,9 @@ func (b Builder[T]) MaxSkew(d time.Duration) Builder[T] {
 // stays as the memory of it: a "created" delivered late is [Stale], and does not bring the entity back. An event newer than the deletion
 // does, and clears the mark.
 //
-// A deletion keeps the other columns as they are. Where it arrives before the entity does, the Set and SetIfNotNull columns
-// take their defaults, or NULL; so they must allow that.
+// A deletion also decides the columns of Set, as the newest event does, so that every order of arrival ends in the same row: it
+// stores what it brings, NULL too. A NULL for a column that is NOT NULL becomes the column's default; without one the server refuses
+// it (23502). To keep the content of what was deleted, name its columns in [Builder.SetIfNotNull].
 func (b Builder[T]) Tombstone(column string) Builder[T] {
 	if b.s.tombstone != "" {
 		b.s.problems = append(b.s.problems, fmt.Errorf("Tombstone is given twice"))
@@ -154,6 +157,13 @@ func (b Builder[T]) FirstWins() Builder[T] {
 // cannot be reordered, or where their order does not matter.
 func (b Builder[T]) LastWins() Builder[T] {
 	b.s.rules = append(slices.Clip(b.s.rules), lastWins)
+	return b
+}
+
+// Accept names triggers, constraints and unique indexes of the table that [Verify] would report, and that are meant as they are: somebody
+// has looked at what they do to an event. A clash with such a constraint is still [ErrOtherConstraint].
+func (b Builder[T]) Accept(names ...string) Builder[T] {
+	b.s.accepted = append(slices.Clip(b.s.accepted), names...)
 	return b
 }
 

@@ -162,17 +162,20 @@ type answers[T any] struct {
 // send applies one chunk, and judges anew what a race or a tie left open.
 func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 	for range tries {
-		a := answers[T]{p: b.p, again: map[int]bool{}}
+		var a answers[T]
 		var inserted, updated int
-		err := b.query(ctx, conn, rows, func(l line[T]) {
-			switch {
-			case b.each != nil:
-				a.add(l)
-			case l.mark == nil:
-				inserted, updated = int(l.pos-l.nth), int(l.nth)
-			default:
-				a.settle(l, *l.mark)
-			}
+		err := beyondClashes(func() error {
+			a, inserted, updated = answers[T]{p: b.p, again: map[int]bool{}}, 0, 0
+			return b.query(ctx, conn, rows, func(l line[T]) {
+				switch {
+				case b.each != nil:
+					a.add(l)
+				case l.mark == nil:
+					inserted, updated = int(l.pos-l.nth), int(l.nth)
+				default:
+					a.settle(l, *l.mark)
+				}
+			})
 		})
 		if err != nil {
 			return b.p.failed(err)

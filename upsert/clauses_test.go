@@ -168,10 +168,10 @@ func TestTombstone(t *testing.T) {
 		created := user{Email: "a", Name: ptr("Ann"), Plan: ptr("pro"), V: 1}
 		deletion := user{Email: "a", DeletedAt: &noon, V: 5}
 		step(created, upsert.Inserted, false, ptr("pro"))
-		res := step(deletion, upsert.Updated, true, ptr("pro")) // keeps the payload
-		require.Equal(t, "Ann", *res.Stored.Name)
-		step(created, upsert.Stale, true, ptr("pro")) // a late "created" does not bring the row back
-		step(deletion, upsert.Unchanged, true, ptr("pro"))
+		res := step(deletion, upsert.Updated, true, nil) // says nothing of the content
+		require.Equal(t, "nobody", *res.Stored.Name, "the default, for it is NOT NULL")
+		step(created, upsert.Stale, true, nil) // a late "created" does not bring the row back
+		step(deletion, upsert.Unchanged, true, nil)
 		step(user{Email: "a", Name: ptr("New"), V: 6}, upsert.Updated, false, nil) // a newer event does
 
 		early := user{Email: "b", DeletedAt: &noon, V: 5} // the deletion arrives first
@@ -179,6 +179,20 @@ func TestTombstone(t *testing.T) {
 		require.Equal(t, "nobody", *res.Stored.Name, "the default")
 		step(user{Email: "b", Name: ptr("Bob"), V: 1}, upsert.Stale, true, nil)
 		require.Equal(t, 2, get[int](t, pool, "SELECT count(*) FROM users"))
+
+		// A default that is another each time does not make the deletion differ from itself; what it brings does.
+		exec(t, pool, "ALTER TABLE users ALTER name SET DEFAULT gen_random_uuid()")
+		for _, want := range []upsert.Outcome{upsert.Inserted, upsert.Unchanged} {
+			step(user{Email: "c", DeletedAt: &noon, V: 5}, want, true, nil)
+		}
+		_, err := run(stmt, user{Email: "c", Name: ptr("Cid"), DeletedAt: &noon, V: 5})
+		require.ErrorIs(t, err, upsert.ErrVersionConflict)
+		step(user{Email: "c", Name: ptr("Cid"), Plan: ptr("pro"), DeletedAt: &noon, V: 6}, upsert.Updated, true, ptr("pro"))
+
+		kept := upsert.Into[user]("users").OnConflict("email").SetIfNotNull("name", "plan").Tombstone("deleted_at").Version("v").MustBuild()
+		res, err = run(kept, user{Email: "c", DeletedAt: &noon, V: 7})
+		require.NoError(t, err)
+		require.Equal(t, "Cid pro", *res.Stored.Name+" "+*res.Stored.Plan, "SetIfNotNull keeps what was deleted")
 	})
 }
 

@@ -114,12 +114,5 @@ func (u unnamed) Query(ctx context.Context, query string, args []any, row func(s
 			return err
 		}
 	}
-	// The detail of a server's error prints values of the row.
-	err = rows.Err()
-	if pgErr, ok := err.(*pgconn.PgError); ok && pgErr.Detail != "" {
-		clean := *pgErr
-		clean.Detail = ""
-		return &clean
-	}
-	return err
+	return rows.Err()
 }

@@ -3,6 +3,9 @@ package upsert
 import (
 	"errors"
 	"fmt"
+	"strings"
+
+	"github.com/pgonce/pgonce/internal/pg"
 )
 
 var (
@@ -23,6 +26,14 @@ var (
 	// ErrUnsettled says that the row was neither written nor seen to be newer, several times in a row. A trigger that
 	// skips the row, or row security that hides it, does this.
 	ErrUnsettled = errors.New("the row was not written, and no stored row explains why")
+
+	// ErrOtherConstraint says that another unique constraint than the conflict target, or an EXCLUDE constraint, is violated
+	// (23505, 23P01). It comes with the server's error, and the transaction has failed. There are two reasons:
+	//
+	//   - The same event came twice at once. PostgreSQL looks at the target first, and this rival came after that look. Run again,
+	//     the transaction finds the row, so pgerr.Retryable is true.
+	//   - Another row has the value. Then it stays, so set a limit.
+	ErrOtherConstraint = errors.New("another constraint than the conflict target is violated")
 )
 
 // RowError is an error of one row. It wraps [ErrVersionConflict], [ErrVersionAhead], [ErrInvalidRow] or [ErrUnsettled],
@@ -53,3 +64,67 @@ func (e *RowError) Error() string {
 
 // Unwrap returns the sentinel.
 func (e *RowError) Unwrap() error { return e.err }
+
+// clashError is a violation of another constraint.
+type clashError struct {
+	table string
+	err   error
+}
+
+func (e *clashError) Error() string {
+	return "upsert into " + e.table + ": " + ErrOtherConstraint.Error() + ": " + e.err.Error()
+}
+
+func (e *clashError) Unwrap() []error { return []error{ErrOtherConstraint, e.err} }
+
+// Retryable is what pgerr.Retryable asks.
+func (e *clashError) Retryable() bool { return true }
+
+const (
+	uniqueViolation    = "23505"
+	exclusionViolation = "23P01"
+	inFailedTx         = "25P02"
+	tooLong            = "22001" // string_data_right_truncation
+
+	// clashTries is how often a statement that clashed is sent again. One is enough against one rival; a batch may meet a second.
+	clashTries = 2
+)
+
+// sqlState returns the SQLSTATE of a server's error, or "".
+func sqlState(err error) string {
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) {
+		return state.SQLState()
+	}
+	return ""
+}
+
+func clashes(err error) bool {
+	state := sqlState(err)
+	return state == uniqueViolation || state == exclusionViolation
+}
+
+// beyondClashes calls send, and again where the statement met another constraint: a rival may have written the same event behind
+// the statement's look for a conflict, and is found by the next one. A failed transaction of the caller's answers 25P02 to that; then
+// the first error counts. Why not ask whether there is one: not every driver can tell.
+func beyondClashes(send func() error) error {
+	err := send()
+	for n := 0; n < clashTries && clashes(err); n++ {
+		next := send()
+		if sqlState(next) == inFailedTx {
+			return err
+		}
+		err = next
+	}
+	return err
+}
+
+// withoutContent takes out of a server's error what can hold the row: its detail and context, and the text of those that quote a value
+// which does not fit (class 22, save that a string is too long). What a trigger says of a row in its own words stays.
+func withoutContent(err error) error {
+	fields := map[string]string{"Detail": "", "Where": "", "InternalQuery": ""}
+	if state := sqlState(err); strings.HasPrefix(state, "22") && state != tooLong {
+		fields["Message"] = "a value does not fit its column or an expression (the server's words may quote it, and are left out)"
+	}
+	return pg.Rewritten(err, fields)
+}

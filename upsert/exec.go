@@ -23,7 +23,12 @@ const tries = 10
 //   - A rival has written the row and not committed: Exec waits, then judges by what was committed. At REPEATABLE READ and
 //     SERIALIZABLE the server answers 40001 instead, and the transaction is to be tried again.
 //   - A row that cannot be applied: [ErrInvalidRow] or [ErrVersionAhead], and the transaction goes on.
-//   - A clash with another unique constraint, and every other error of the server: that error, wrapped; the transaction has failed.
+//   - A clash with another unique constraint: outside of a transaction the statement is sent again, at most twice, for the same event
+//     may have come twice at once. Then, and at once in a transaction, [ErrOtherConstraint]; the transaction has failed.
+//   - Every other error of the server: that error, wrapped, without what quotes the row; the transaction has failed.
+//
+// Inserted and Updated each draw a value of every sequence behind a column that is not written (identity, serial): PostgreSQL proposes a
+// row before it looks for a conflict, so the numbers have gaps. Stale and Unchanged draw none, save where a rival came in between.
 //
 // db is the caller's transaction, or a connection or pool, where each call is a transaction of its own.
 func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {
@@ -50,7 +55,7 @@ func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {
 		var res Result[T]
 		var verdict string
 		stmt := &pg.Stmt{SQL: t.one, Args: args, Dest: append([]any{&verdict}, p.cells(t.l, &res.Stored)...)}
-		if err := conn.Send(ctx, stmt); err != nil {
+		if err := beyondClashes(func() error { return conn.Send(ctx, stmt) }); err != nil {
 			return Result[T]{}, p.failed(err)
 		}
 		switch verdict {
@@ -110,7 +115,7 @@ func settle[T any](p *plan, res *Result[T], verdict string, index int) {
 	case "outside":
 		refuse(ErrInvalidRow, "", "it lies outside the predicate of Where, so it could never conflict")
 	case "keyless":
-		refuse(ErrInvalidRow, "", "an expression of the key is NULL, which never conflicts")
+		refuse(ErrInvalidRow, "", "an expression of the key is NULL; rows are found by keys that are not")
 	default:
 		refuse(ErrUnsettled, "", "")
 	}

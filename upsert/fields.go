@@ -74,3 +74,12 @@ func addFields(fields *[]field, t reflect.Type, at []int) error {
 	}
 	return nil
 }
+
+// mayBeNull says that a field of type t can bring NULL.
+func mayBeNull(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Map:
+		return true
+	}
+	return t.Implements(valuerType) || reflect.PointerTo(t).Implements(valuerType)
+}

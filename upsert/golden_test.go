@@ -61,7 +61,7 @@ type (
 	}
 )
 
-// subscriptionLayout is the table's: tenant, id, email and amount are NOT NULL, and public_id has a default.
+// subscriptionLayout is the table's: tenant, id, email, amount and public_id are NOT NULL, and the last has a default.
 func subscriptionLayout(server int) *layout {
 	l := &layout{Server: server, byName: map[string]*column{}}
 	add := func(c column) {
@@ -79,7 +79,7 @@ func subscriptionLayout(server int) *layout {
 	add(column{Name: "plan", OID: pgtype.TextOID, Type: "text"})
 	add(column{Name: "amount", OID: pgtype.NumericOID, Type: "numeric", Exact: "numeric(10,2)", Catalog: "1700 655366", NotNull: true})
 	add(column{Name: "payload", OID: pgtype.JSONOID, Type: "json"})
-	add(column{Name: "public_id", OID: pgtype.TextOID, Type: "text", Default: "gen_random_uuid()"})
+	add(column{Name: "public_id", OID: pgtype.TextOID, Type: "text", NotNull: true, Default: "gen_random_uuid()"})
 	add(column{Name: "deleted_at", OID: pgtype.TimestamptzOID, Type: "timestamp with time zone"})
 	add(column{Name: "updated_at", OID: pgtype.TimestamptzOID, Type: "timestamp with time zone"})
 	add(column{Name: "rank", OID: pgtype.Int4OID, Type: "integer"})

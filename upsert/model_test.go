@@ -68,8 +68,6 @@ func newer(e, stored thing, n int) int {
 	return 0
 }
 
-func dead(t thing) bool { return t.Gone != nil && *t.Gone }
-
 // become returns what e makes of the stored row, which may be nil.
 func (m modelRule) become(e thing, stored *thing) thing {
 	d := "d"
@@ -80,14 +78,12 @@ func (m modelRule) become(e thing, stored *thing) thing {
 	if m.first {
 		return row
 	}
-	if !m.tombstone || !dead(e) {
-		row.A = e.A
-		if e.B != nil {
-			row.B = e.B
-		}
-		if e.N != nil {
-			row.N = e.N
-		}
+	row.A = e.A
+	if e.B != nil {
+		row.B = e.B
+	}
+	if e.N != nil {
+		row.N = e.N
 	}
 	if m.tombstone {
 		row.Gone = e.Gone

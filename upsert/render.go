@@ -1,9 +1,7 @@
 package upsert
 
 import (
-	"database/sql"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -135,66 +133,58 @@ func (w writer) obsolete(stored, event string) string {
 	return w.version(stored) + " >= " + w.version(event)
 }
 
-// dead says that a row is marked as deleted.
+// dead says that an event is a deletion.
 func (w writer) dead(alias string) string {
 	m := w.members(roleTombstone)[0]
-	if w.l == nil && isBool(m.typ) || w.l != nil && w.col(m).Type == "boolean" {
+	if w.col(m).Type == "boolean" {
 		return at(alias, m.column) + " IS TRUE"
 	}
 	return at(alias, m.column) + " IS NOT NULL"
 }
 
-// isBool says that a field of this type fits a boolean column.
-func isBool(t reflect.Type) bool {
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	return t.Kind() == reflect.Bool || t == reflect.TypeFor[sql.NullBool]() || t == reflect.TypeFor[sql.Null[bool]]()
+// bare says that a deletion may leave m out, for which the table has a default: it has nothing to say of most columns. What it
+// brings counts as in any other event, so that the row it ends in does not depend on what was stored before it.
+func (w writer) bare(m member) bool {
+	c := w.col(m)
+	return m.role == roleSet && w.p.spec.tombstone != "" && c.NotNull && c.Default != ""
 }
 
-// alive wraps expr, what an event brings for a column, so that a deletion leaves kept in its place.
-func (w writer) alive(alias, expr, kept string) string {
-	if w.p.spec.tombstone == "" {
-		return expr
+// given returns the value of m in the event e, and instead in its place where e is a deletion that leaves m out.
+func (w writer) given(m member, instead string) string {
+	e := at("e", m.column)
+	if !w.bare(m) {
+		return e
 	}
-	return "CASE WHEN " + w.dead(alias) + " THEN " + kept + " ELSE " + expr + " END"
+	return "CASE WHEN " + e + " IS NULL AND " + w.dead("e") + " THEN " + instead + " ELSE " + e + " END"
 }
 
 // inserted returns the value of m in the row to insert, from the event e and the stored row, if any. PostgreSQL checks NOT
 // NULL before it looks for a conflict, so a column that the event leaves out needs the stored value here too.
 func (w writer) inserted(m member, stored func(member) string) string {
-	e, c := at("e", m.column), w.col(m)
-	fill := stored(m)
-	if c.Default != "" {
-		fill = "coalesce(" + fill + ", (" + c.Default + ")::" + c.Type + ")"
+	c := w.col(m)
+	byDefault := "(" + c.Default + ")::" + c.Type
+	if m.role != roleIfNotNull || !c.NotNull {
+		return w.given(m, byDefault)
 	}
-	switch {
-	case m.role == roleSet:
-		return w.alive("e", e, fill)
-	case m.role == roleIfNotNull && c.NotNull:
-		return "coalesce(" + w.alive("e", e, "NULL") + ", " + fill + ")"
-	case m.role == roleIfNotNull:
-		return w.alive("e", e, fill)
+	if c.Default == "" {
+		return "coalesce(" + at("e", m.column) + ", " + stored(m) + ")"
 	}
-	return e
+	return "coalesce(" + at("e", m.column) + ", " + stored(m) + ", " + byDefault + ")"
 }
 
 // updated returns the value of m that replaces t's.
 func (w writer) updated(m member) string {
 	t, x := at("t", m.column), at("excluded", m.column)
 	switch {
-	case m.role == roleSet:
-		return w.alive("excluded", x, t)
-	case m.role == roleIfNotNull && w.l != nil && w.col(m).NotNull:
+	case m.role != roleIfNotNull:
+		return x
+	case !w.col(m).NotNull:
+		return "coalesce(" + x + ", " + t + ")"
+	case w.bulk:
 		// excluded holds what inserted put there, perhaps from a snapshot that t has left behind.
-		if w.bulk {
-			return w.alive("excluded", "CASE WHEN "+w.isAbsent(m)+" THEN "+t+" ELSE "+x+" END", t)
-		}
-		return w.alive("excluded", "coalesce("+w.param(m)+", "+t+")", t)
-	case m.role == roleIfNotNull:
-		return w.alive("excluded", "coalesce("+x+", "+t+")", t)
+		return "CASE WHEN " + w.isAbsent(m) + " THEN " + t + " ELSE " + x + " END"
 	}
-	return x
+	return "coalesce(" + w.param(m) + ", " + t + ")"
 }
 
 // param returns the parameter of m with its cast.
@@ -236,17 +226,14 @@ func (w writer) same(stored func(member) string, next func(member) string) strin
 	return joined(ms, "\n                 AND ", func(m member) string { return left(m) + " IS NOT DISTINCT FROM " + right(m) })
 }
 
-// next returns what the event e would make of m in the row that stored names.
+// next returns what the event e would make of m in the row that stored names. What a deletion leaves out is as it is: its default
+// may be another each time.
 func (w writer) next(stored func(member) string) func(member) string {
 	return func(m member) string {
-		e := at("e", m.column)
 		if m.role == roleIfNotNull {
-			e = "coalesce(" + e + ", " + stored(m) + ")"
+			return "coalesce(" + at("e", m.column) + ", " + stored(m) + ")"
 		}
-		if m.role == roleTombstone {
-			return e
-		}
-		return w.alive("e", e, stored(m))
+		return w.given(m, stored(m))
 	}
 }
 

@@ -68,7 +68,7 @@ func (w writer) one() string {
 
 // usesStored says that inserted takes m from the stored row.
 func (w writer) usesStored(m member) bool {
-	return (m.role == roleSet || m.role == roleIfNotNull) && w.p.spec.tombstone != "" || m.role == roleIfNotNull && w.col(m).NotNull
+	return m.role == roleIfNotNull && w.col(m).NotNull
 }
 
 // noOld is true in RETURNING for an inserted row, from PostgreSQL 18.

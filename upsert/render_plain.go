@@ -10,14 +10,33 @@ import (
 // plain renders the statement as a person would write it, without anything that needs the catalog.
 func (w writer) plain() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "INSERT INTO %s AS t (%s)\nVALUES (%s)\nON CONFLICT %s ", w.p.table.Quoted(),
-		fold(w.columns(), 4), strings.Join(numbers(len(w.p.written)), ", "), w.target())
+	carries := len(w.members(roleIfNotNull)) > 0
+	event := w.cte("event")
+	values := strings.Join(numbers(len(w.p.written)), ", ")
+	if carries {
+		// The columns give the parameters their types, which nothing else here would.
+		fmt.Fprintf(&b, "WITH %s AS (\n  SELECT %s FROM %s AS t WHERE false\n  UNION ALL\n  SELECT %s\n)\n", event,
+			fold(mapped(w.p.written, func(m member) string { return at("t", m.column) }), 9), w.p.table.Quoted(), values)
+	}
+	fmt.Fprintf(&b, "INSERT INTO %s AS t (%s)\n", w.p.table.Quoted(), fold(w.columns(), 4))
+	if carries {
+		fmt.Fprintf(&b, "SELECT %s\n  FROM %s AS e", fold(mapped(w.p.written, w.carriedPlain), 7), event)
+	} else {
+		fmt.Fprintf(&b, "VALUES (%s)", values)
+	}
+	fmt.Fprintf(&b, "\nON CONFLICT %s ", w.target())
 	if w.p.rule == firstWins {
 		b.WriteString("DO NOTHING")
 		return b.String()
 	}
 	set := w.members(roleSet, roleIfNotNull, roleTombstone, roleVersion)
-	fmt.Fprintf(&b, "DO UPDATE\n   SET %s", joined(set, ",\n       ", func(m member) string { return pg.Quote(m.column) + " = " + w.updated(m) }))
+	fmt.Fprintf(&b, "DO UPDATE\n   SET %s", joined(set, ",\n       ", func(m member) string {
+		value := at("excluded", m.column)
+		if m.role == roleIfNotNull {
+			value = "coalesce((SELECT e." + pg.Quote(m.column) + " FROM " + event + " AS e), " + at("t", m.column) + ")"
+		}
+		return pg.Quote(m.column) + " = " + value
+	}))
 	vs := w.members(roleVersion)
 	switch len(vs) {
 	case 0:
@@ -28,6 +47,26 @@ func (w writer) plain() string {
 		fmt.Fprintf(&b, "\n WHERE (%s) IS NOT TRUE", w.obsolete("t", "excluded"))
 	}
 	return b.String()
+}
+
+// carriedPlain is inserted without the catalog: it takes the stored value for columns that may be NULL too, which DO UPDATE then
+// does not look at.
+func (w writer) carriedPlain(m member) string {
+	e := at("e", m.column)
+	if m.role != roleIfNotNull {
+		return e
+	}
+	event := w.cte("event")
+	where := joined(w.p.keys, " AND ", func(k key) string {
+		if k.expr != "" {
+			return fmt.Sprintf("(%s) = (SELECT (%s) FROM %s)", k.expr, k.expr, event)
+		}
+		return at("s", k.column) + " = " + at("e", k.column)
+	})
+	if w.p.where != "" {
+		where += " AND (" + w.p.where + ")"
+	}
+	return fmt.Sprintf("coalesce(%s, (SELECT %s FROM %s AS s WHERE %s))", e, at("s", m.column), w.p.table.Quoted(), where)
 }
 
 func numbers(n int) []string {

@@ -61,9 +61,12 @@ type Result[T any] struct {
 }
 
 // SQL returns the upsert as one would write it by hand, for other drivers and for reading, and the columns whose values
-// are its parameters $1, $2, ... in that order. It writes exactly what Exec would. It does not say what it did, it waits for
+// are its parameters $1, $2, ... in that order. It writes what Exec would. It does not say what it did, it waits for
 // rivals and locks the row also when it is stale, and it leaves to the caller what Exec refuses: a NULL version, tie-breaker or
 // key, MaxSkew, a row outside the predicate.
+//
+// It does not know the table, so it fills in no defaults. Where nothing is stored, a NULL for a NOT NULL column of SetIfNotNull fails
+// with 23502, and so does a deletion's NULL for one of Set. Exec stores the default instead.
 func (s *Stmt[T]) SQL() (sql string, columns []string) {
 	for _, m := range s.p.written {
 		columns = append(columns, m.column)
@@ -119,11 +122,14 @@ const cachedPlan = "0A000"
 // secondTime is cardinality_violation: two rows of a statement have one key after all, as in a column whose collation has changed.
 const secondTime = "21000"
 
-// failed wraps an error of the server, and forgets the catalog where the error may come from a change of it.
+// failed wraps an error of the server, without what it says of the row, and forgets the catalog where the error may come from a change of it.
 func (p *plan) failed(err error) error {
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) && (strings.HasPrefix(state.SQLState(), "42") || state.SQLState() == cachedPlan || state.SQLState() == secondTime) {
+	if state := sqlState(err); strings.HasPrefix(state, "42") || state == cachedPlan || state == secondTime {
 		p.use.Store(nil)
+	}
+	err = withoutContent(err)
+	if clashes(err) {
+		return &clashError{p.table.String(), err}
 	}
 	return fmt.Errorf("upsert into %s: %w", p.table, err)
 }
@@ -155,7 +161,7 @@ func (p *plan) values(columns []*column, row reflect.Value, index int, buf []val
 
 // Why a key or a version cannot be used.
 var (
-	errNullKey     = errors.New("the key is NULL, which never conflicts")
+	errNullKey     = errors.New("the key is NULL; rows are found by keys that are not, also where the index is NULLS NOT DISTINCT")
 	errNullVersion = errors.New("the version is NULL")
 	errZeroTime    = errors.New("the version is the zero time")
 	errNotFinite   = errors.New("the version is not a finite value; nothing could be newer")

@@ -43,10 +43,15 @@ type Statement interface {
 //   - key columns that may be NULL, in an index that takes NULLs for different from each other;
 //   - a version guard on a partial target, which a late event gets around with a row of its own;
 //   - a version of a type that does not order events (see [Builder.AnyVersionType]);
-//   - a trigger that mentions the version and runs before the row is written;
-//   - a tombstone that could not be stored before the row it is for.
+//   - triggers that change or drop rows, or mention the version, as far as their source in PL/pgSQL shows it; rules;
+//   - further unique constraints, and EXCLUDE constraints, that an event can clash with (see [ErrOtherConstraint]);
+//   - tables that inherit from it, which no unique index covers;
+//   - a view that PostgreSQL cannot turn into its table, or that has no unique index behind it;
+//   - a column for which a deletion that leaves it out has no value.
 //
-// It reads pg_catalog. For a target with an expression or a predicate it makes a temporary table and index, to see them as
+// What is known and meant is named by [Builder.Accept]. Of a view, columns behind it are not checked.
+//
+// It reads pg_catalog. A write to a view is planned, and not run. For a target with an expression or a predicate it makes a temporary table and index, to see them as
 // PostgreSQL does, in a transaction (or, inside one, under a savepoint) that it rolls back; so it needs the TEMP privilege, and a
 // server that can be written to.
 func Verify(ctx context.Context, db DB, stmts ...Statement) error {
@@ -78,6 +83,14 @@ func (p *plan) verify(ctx context.Context, db DB, conn pg.Conn) ([]Problem, erro
 		return ps, nil
 	}
 	ps = append(ps, p.columnProblems(l)...)
+	a, err := readAround(ctx, conn, p.table)
+	if err != nil {
+		return nil, err
+	}
+	if a.Kind != "r" && a.Kind != "p" {
+		more, err := p.viewProblems(ctx, db, conn, l, a)
+		return slices.Concat(ps, more), err
+	}
 	cat, err := readCatalog(ctx, conn, p.table)
 	if err != nil {
 		return nil, err
@@ -86,7 +99,10 @@ func (p *plan) verify(ctx context.Context, db DB, conn pg.Conn) ([]Problem, erro
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat(ps, targets, p.triggerProblems(cat)), nil
+	if len(targets) > 0 {
+		cat.Indexes = nil // until the target has its own, each of them may be meant for it
+	}
+	return slices.Concat(ps, targets, p.aroundProblems(l, a, cat)), nil
 }
 
 // report collects problems of one table.
@@ -116,6 +132,9 @@ func (p *plan) layoutProblems(l *layout) []Problem {
 				names = append(names, c.Name)
 			}
 			r.add("correct the tag", "the tag %q names no column; the table has %s", m.column, strings.Join(names, ", "))
+		case m.role == roleKey && c.Generated:
+			r.add("make a unique index on the expression that it is made from, and name that in OnConflict",
+				"column %s is generated: no event brings a value for it, by which a stored row could be found", c.Name)
 		case m.role != roleRead && c.Generated:
 			r.add("name the columns that it is made from", "column %s is generated, and cannot be written", c.Name)
 		case m.role != roleRead && c.Always:
@@ -132,20 +151,20 @@ func (p *plan) layoutProblems(l *layout) []Problem {
 // columnProblems looks at types and NULLs.
 func (p *plan) columnProblems(l *layout) []Problem {
 	r := &report{table: p.table.String()}
-	written := map[string]role{}
+	written := map[string]member{}
 	for _, m := range p.written {
-		written[m.column] = m.role
+		written[m.column] = m
 	}
 	for _, c := range l.Columns {
-		role, ok := written[c.Name]
+		m, ok := written[c.Name]
 		required := c.NotNull && c.Default == "" && !c.Generated && !c.Identity
 		switch {
 		case required && !ok:
 			r.add(fmt.Sprintf("name it in SetOnInsert, or ALTER TABLE %s ALTER COLUMN %s SET DEFAULT ...", p.table.Quoted(), pg.Quote(c.Name)),
 				"column %s is NOT NULL and has no default, and the statement never writes it", c.Name)
-		case required && p.spec.tombstone != "" && (role == roleSet || role == roleIfNotNull):
+		case required && p.spec.tombstone != "" && (m.role == roleSet || m.role == roleIfNotNull) && mayBeNull(m.typ):
 			r.add(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL", p.table.Quoted(), pg.Quote(c.Name)),
-				"a deletion that arrives before its row has no value for column %s, which is NOT NULL and has no default", c.Name)
+				"a deletion that arrives before its row, and leaves out column %s, fails: it is NOT NULL and has no default", c.Name)
 		}
 	}
 	if p.rule != byVersion || p.spec.anyVersion {
@@ -156,7 +175,7 @@ func (p *plan) columnProblems(l *layout) []Problem {
 	case c.OID == pgtype.TimestampOID:
 		r.add(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s TYPE timestamptz USING %[2]s AT TIME ZONE 'UTC', or AnyVersionType()", p.table.Quoted(), pg.Quote(c.Name)),
 			"the version %s is a timestamp without time zone: what it means depends on the zone of who writes it", c.Name)
-	case c.isText() || c.OID == pgtype.NameOID || c.Typtype != "e" && !c.comparable():
+	case !c.ordersEvents():
 		r.add("use a number or a timestamptz, or AnyVersionType() where every value sorts as it is meant to",
 			"the version %s is %s, which may not sort in the order of events (\"10\" is less than \"9\")", c.Name, c.Exact)
 	}

@@ -14,7 +14,6 @@ import (
 type catalog struct {
 	Partitioned bool
 	Indexes     []index
-	Triggers    []trigger
 }
 
 // index is a unique index of the table itself.
@@ -29,9 +28,6 @@ type index struct {
 	Predicate  string
 	Definition string
 }
-
-// trigger runs before a row of the table, or of a partition, is inserted or updated.
-type trigger struct{ Name, Function, Source, Args string }
 
 // catalogSQL returns one row of one column, as layoutSQL does.
 const catalogSQL = `
@@ -55,14 +51,7 @@ SELECT json_build_object(
       'Definition', pg_get_indexdef(i.indexrelid)
     ) ORDER BY c.relname)
       FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
-     WHERE i.indrelid = to_regclass($1::text) AND i.indisunique), '[]'),
-  'Triggers', coalesce((
-    SELECT json_agg(DISTINCT jsonb_build_object('Name', t.tgname, 'Function', f.proname, 'Source', f.prosrc,
-                                                'Args', encode(t.tgargs, 'escape')))
-      FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_proc AS f ON f.oid = t.tgfoid
-     WHERE t.tgrelid IN (SELECT to_regclass($1::text) UNION SELECT relid FROM pg_partition_tree(to_regclass($1::text)))
-       AND NOT t.tgisinternal AND t.tgenabled <> 'D'
-       AND t.tgtype & 3 = 3 AND t.tgtype & 20 <> 0), '[]')  -- each row, before; insert or update
+     WHERE i.indrelid = to_regclass($1::text) AND i.indisunique), '[]')
 )::text`
 
 func readCatalog(ctx context.Context, conn pg.Conn, table pg.Name) (*catalog, error) {
@@ -96,21 +85,35 @@ func (p *plan) targetProblems(ctx context.Context, db DB, l *layout, cat *catalo
 		}
 		want = *probed
 	}
-	p.compareIndexes(r, l, cat, want)
-	return r.problems, nil
+	return r.problems, p.compareIndexes(ctx, db, r, l, cat, want)
 }
 
-func (p *plan) compareIndexes(r *report, l *layout, cat *catalog, want index) {
+func (p *plan) compareIndexes(ctx context.Context, db DB, r *report, l *layout, cat *catalog, want index) error {
 	concurrently := "CONCURRENTLY "
 	if cat.Partitioned {
 		concurrently = ""
 	}
 	create := fmt.Sprintf("CREATE UNIQUE INDEX %sON %s %s", concurrently, p.table.Quoted(), writer{p: p}.target())
 	var usable bool
-	var near []string
+	var near, weaker []string
 	for _, i := range cat.Indexes {
 		if !sameSet(i.Keys, want.Keys) {
 			continue
+		}
+		if i.Predicate != "" && want.Predicate != "" && i.Predicate != want.Predicate {
+			infers, equal, err := p.comparePredicates(ctx, db, i.Predicate)
+			if err != nil {
+				return err
+			}
+			another := fmt.Sprintf("the predicate of index %s is another: WHERE %s", i.Name, i.Predicate)
+			switch {
+			case !infers:
+				near = append(near, another)
+				continue
+			case !equal:
+				weaker = append(weaker, another)
+				continue
+			}
 		}
 		switch {
 		case i.Predicate != want.Predicate && want.Predicate == "":
@@ -118,9 +121,6 @@ func (p *plan) compareIndexes(r *report, l *layout, cat *catalog, want index) {
 			continue
 		case i.Predicate == "" && want.Predicate != "":
 			r.add("leave Where out", "the predicate WHERE %s does not match: index %s has none, so rows outside of it conflict too", p.where, i.Name)
-		case i.Predicate != want.Predicate:
-			near = append(near, fmt.Sprintf("the predicate of index %s is another: WHERE %s", i.Name, i.Predicate))
-			continue
 		case !i.Immediate:
 			r.add(fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, ADD UNIQUE %s", p.table.Quoted(), pg.Quote(i.Constraint), writer{p: p}.target()),
 				"the constraint %s is deferrable; PostgreSQL takes none such for ON CONFLICT", i.Name)
@@ -133,13 +133,18 @@ func (p *plan) compareIndexes(r *report, l *layout, cat *catalog, want index) {
 		usable = true
 		p.nullProblems(r, l, i)
 	}
-	if !usable {
+	switch {
+	case usable:
+	case len(weaker) > 0:
+		r.add(create, "%s; PostgreSQL takes it, so rows outside of WHERE %s conflict too, and are written", strings.Join(weaker, "; "), p.where)
+	default:
 		text := fmt.Sprintf("there is no unique index on exactly %s, so that every statement fails (42P10)", writer{p: p}.target())
 		if len(near) > 0 {
 			text += "; " + strings.Join(near, "; ")
 		}
 		r.add(create, "%s", text)
 	}
+	return nil
 }
 
 // nullProblems finds key columns whose NULLs are no conflict. This package sends none, but nothing else is kept from storing rows
@@ -158,36 +163,4 @@ func (p *plan) nullProblems(r *report, l *layout, i index) {
 
 func sameSet(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
-}
-
-// triggerProblems finds triggers that could put another version into the row than the event's.
-func (p *plan) triggerProblems(cat *catalog) []Problem {
-	r := &report{table: p.table.String()}
-	for _, t := range cat.Triggers {
-		for _, v := range p.versions {
-			if mentions(t.Source, v) || slices.Contains(strings.Split(t.Args, `\000`), v) {
-				r.add(fmt.Sprintf("DROP TRIGGER %s ON %s, or give the version a column of its own", pg.Quote(t.Name), p.table.Quoted()),
-					"trigger %s (function %s) runs before a row is written and mentions %s: a version that it sets is not the event's", t.Name, t.Function, v)
-			}
-		}
-	}
-	return r.problems
-}
-
-// mentions says that name occurs in source as a word.
-func mentions(source, name string) bool {
-	source, name = strings.ToLower(source), strings.ToLower(name)
-	word := func(i int) bool {
-		return i >= 0 && i < len(source) && (isLetter(source[i]) || source[i] >= '0' && source[i] <= '9')
-	}
-	for at := 0; ; {
-		i := strings.Index(source[at:], name)
-		if i < 0 {
-			return false
-		}
-		if at += i; !word(at-1) && !word(at+len(name)) {
-			return true
-		}
-		at++
-	}
 }

@@ -1,9 +1,16 @@
 -- SQL(), with id, status, plan
+WITH event AS (
+  SELECT t."id", t."status", t."plan" FROM "subscription" AS t WHERE false
+  UNION ALL
+  SELECT $1, $2, $3
+)
 INSERT INTO "subscription" AS t ("id", "status", "plan")
-VALUES ($1, $2, $3)
+SELECT e."id", e."status",
+       coalesce(e."plan", (SELECT s."plan" FROM "subscription" AS s WHERE s."id" = e."id"))
+  FROM event AS e
 ON CONFLICT ("id") DO UPDATE
    SET "status" = excluded."status",
-       "plan" = coalesce(excluded."plan", t."plan");
+       "plan" = coalesce((SELECT e."plan" FROM event AS e), t."plan");
 
 -- One row, PostgreSQL 14 to 17
 WITH event AS (

@@ -1,10 +1,19 @@
 -- SQL(), with id, status, plan, amount, updated_at
+WITH event AS (
+  SELECT t."id", t."status", t."plan", t."amount", t."updated_at" FROM "subscription" AS t WHERE false
+  UNION ALL
+  SELECT $1, $2, $3, $4, $5
+)
 INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
-VALUES ($1, $2, $3, $4, $5)
+SELECT e."id", e."status",
+       coalesce(e."plan", (SELECT s."plan" FROM "subscription" AS s WHERE s."id" = e."id")),
+       coalesce(e."amount", (SELECT s."amount" FROM "subscription" AS s WHERE s."id" = e."id")),
+       e."updated_at"
+  FROM event AS e
 ON CONFLICT ("id") DO UPDATE
    SET "status" = excluded."status",
-       "plan" = coalesce(excluded."plan", t."plan"),
-       "amount" = coalesce(excluded."amount", t."amount"),
+       "plan" = coalesce((SELECT e."plan" FROM event AS e), t."plan"),
+       "amount" = coalesce((SELECT e."amount" FROM event AS e), t."amount"),
        "updated_at" = excluded."updated_at"
  WHERE t."updated_at" < excluded."updated_at" OR t."updated_at" IS NULL;
 

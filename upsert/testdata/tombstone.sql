@@ -1,10 +1,18 @@
 -- SQL(), with id, status, public_id, amount, deleted_at, updated_at
+WITH event AS (
+  SELECT t."id", t."status", t."public_id", t."amount", t."deleted_at", t."updated_at" FROM "subscription" AS t WHERE false
+  UNION ALL
+  SELECT $1, $2, $3, $4, $5, $6
+)
 INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
-VALUES ($1, $2, $3, $4, $5, $6)
+SELECT e."id", e."status", e."public_id",
+       coalesce(e."amount", (SELECT s."amount" FROM "subscription" AS s WHERE s."id" = e."id")),
+       e."deleted_at", e."updated_at"
+  FROM event AS e
 ON CONFLICT ("id") DO UPDATE
-   SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
-       "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
-       "amount" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."amount" ELSE coalesce(excluded."amount", t."amount") END,
+   SET "status" = excluded."status",
+       "public_id" = excluded."public_id",
+       "amount" = coalesce((SELECT e."amount" FROM event AS e), t."amount"),
        "deleted_at" = excluded."deleted_at",
        "updated_at" = excluded."updated_at"
  WHERE t."updated_at" < excluded."updated_at" OR t."updated_at" IS NULL;
@@ -23,16 +31,15 @@ WITH event AS MATERIALIZED (
    WHERE s."id" = $1::text
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
-  SELECT e."id", CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END,
-         CASE WHEN e."deleted_at" IS NOT NULL THEN coalesce(s."public_id", (gen_random_uuid())::text) ELSE e."public_id" END,
-         coalesce(CASE WHEN e."deleted_at" IS NOT NULL THEN NULL ELSE e."amount" END, s."amount"),
-         e."deleted_at", e."updated_at"
+  SELECT e."id", e."status",
+         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::text ELSE e."public_id" END,
+         coalesce(e."amount", s."amount"), e."deleted_at", e."updated_at"
     FROM event AS e LEFT JOIN stored AS s ON true, set_config('pgonce.hit', '', true)
    WHERE e.pgonce_refused IS NULL AND NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
   ON CONFLICT ("id") DO UPDATE
-     SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
-         "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
-         "amount" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."amount" ELSE coalesce($4::numeric, t."amount") END,
+     SET "status" = excluded."status",
+         "public_id" = excluded."public_id",
+         "amount" = coalesce($4::numeric, t."amount"),
          "deleted_at" = excluded."deleted_at",
          "updated_at" = excluded."updated_at"
    WHERE set_config('pgonce.hit', '1', true) IS NOT NULL
@@ -47,9 +54,9 @@ UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
-                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
-                 AND s."amount" IS NOT DISTINCT FROM (CASE WHEN e."deleted_at" IS NOT NULL THEN s."amount" ELSE coalesce(e."amount", s."amount") END)::numeric(10,2)
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2)
                  AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
             ELSE 'conflict' END,
        s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
@@ -70,16 +77,15 @@ WITH event AS MATERIALIZED (
    WHERE s."id" = $1::text
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
-  SELECT e."id", CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END,
-         CASE WHEN e."deleted_at" IS NOT NULL THEN coalesce(s."public_id", (gen_random_uuid())::text) ELSE e."public_id" END,
-         coalesce(CASE WHEN e."deleted_at" IS NOT NULL THEN NULL ELSE e."amount" END, s."amount"),
-         e."deleted_at", e."updated_at"
+  SELECT e."id", e."status",
+         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::text ELSE e."public_id" END,
+         coalesce(e."amount", s."amount"), e."deleted_at", e."updated_at"
     FROM event AS e LEFT JOIN stored AS s ON true
    WHERE e.pgonce_refused IS NULL AND NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
   ON CONFLICT ("id") DO UPDATE
-     SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
-         "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
-         "amount" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."amount" ELSE coalesce($4::numeric, t."amount") END,
+     SET "status" = excluded."status",
+         "public_id" = excluded."public_id",
+         "amount" = coalesce($4::numeric, t."amount"),
          "deleted_at" = excluded."deleted_at",
          "updated_at" = excluded."updated_at"
    WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
@@ -93,9 +99,9 @@ UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
-                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
-                 AND s."amount" IS NOT DISTINCT FROM (CASE WHEN e."deleted_at" IS NOT NULL THEN s."amount" ELSE coalesce(e."amount", s."amount") END)::numeric(10,2)
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2)
                  AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
             ELSE 'conflict' END,
        s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
@@ -104,14 +110,13 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
 
 -- Many rows, PostgreSQL 14 to 17
 WITH judged AS MATERIALIZED (
-  SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."public_id" AS pgonce_s3,
-         s."amount" AS pgonce_s4,
+  SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s4,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
-                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
-                 AND s."amount" IS NOT DISTINCT FROM (CASE WHEN e."deleted_at" IS NOT NULL THEN s."amount" ELSE coalesce(e."amount", s."amount") END)::numeric(10,2)
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2)
                  AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
     FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
@@ -142,17 +147,16 @@ WITH judged AS MATERIALIZED (
   ) AS a WHERE a.k IS NOT NULL
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
-  SELECT e."id", CASE WHEN e."deleted_at" IS NOT NULL THEN e.pgonce_s2 ELSE e."status" END,
-         CASE WHEN e."deleted_at" IS NOT NULL THEN coalesce(e.pgonce_s3, (gen_random_uuid())::text) ELSE e."public_id" END,
-         coalesce(CASE WHEN e."deleted_at" IS NOT NULL THEN NULL ELSE e."amount" END, e.pgonce_s4),
-         e."deleted_at", e."updated_at"
+  SELECT e."id", e."status",
+         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::text ELSE e."public_id" END,
+         coalesce(e."amount", e.pgonce_s4), e."deleted_at", e."updated_at"
     FROM judged AS e
    WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
    ORDER BY e."id" COLLATE "C"
   ON CONFLICT ("id") DO UPDATE
-     SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
-         "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
-         "amount" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."amount" ELSE CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END END,
+     SET "status" = excluded."status",
+         "public_id" = excluded."public_id",
+         "amount" = CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END,
          "deleted_at" = excluded."deleted_at",
          "updated_at" = excluded."updated_at"
    WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
@@ -175,14 +179,13 @@ SELECT d.*
 
 -- Many rows, from PostgreSQL 18
 WITH judged AS MATERIALIZED (
-  SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."public_id" AS pgonce_s3,
-         s."amount" AS pgonce_s4,
+  SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s4,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
-                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
-                 AND s."amount" IS NOT DISTINCT FROM (CASE WHEN e."deleted_at" IS NOT NULL THEN s."amount" ELSE coalesce(e."amount", s."amount") END)::numeric(10,2)
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2)
                  AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
     FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
@@ -212,17 +215,16 @@ WITH judged AS MATERIALIZED (
   ) AS a WHERE a.k IS NOT NULL
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
-  SELECT e."id", CASE WHEN e."deleted_at" IS NOT NULL THEN e.pgonce_s2 ELSE e."status" END,
-         CASE WHEN e."deleted_at" IS NOT NULL THEN coalesce(e.pgonce_s3, (gen_random_uuid())::text) ELSE e."public_id" END,
-         coalesce(CASE WHEN e."deleted_at" IS NOT NULL THEN NULL ELSE e."amount" END, e.pgonce_s4),
-         e."deleted_at", e."updated_at"
+  SELECT e."id", e."status",
+         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::text ELSE e."public_id" END,
+         coalesce(e."amount", e.pgonce_s4), e."deleted_at", e."updated_at"
     FROM judged AS e
    WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
    ORDER BY e."id" COLLATE "C"
   ON CONFLICT ("id") DO UPDATE
-     SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
-         "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
-         "amount" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."amount" ELSE CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END END,
+     SET "status" = excluded."status",
+         "public_id" = excluded."public_id",
+         "amount" = CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END,
          "deleted_at" = excluded."deleted_at",
          "updated_at" = excluded."updated_at"
    WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
@@ -248,9 +250,9 @@ WITH judged AS MATERIALIZED (
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."status" ELSE e."status" END
-                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
-                 AND s."amount" IS NOT DISTINCT FROM (CASE WHEN e."deleted_at" IS NOT NULL THEN s."amount" ELSE coalesce(e."amount", s."amount") END)::numeric(10,2)
+            WHEN s."status" IS NOT DISTINCT FROM e."status"
+                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
+                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2)
                  AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
     FROM (SELECT v.*,
@@ -278,16 +280,15 @@ WITH judged AS MATERIALIZED (
   ) AS a WHERE a.k IS NOT NULL
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
-  SELECT e."id", CASE WHEN e."deleted_at" IS NOT NULL THEN e.pgonce_s2 ELSE e."status" END,
-         CASE WHEN e."deleted_at" IS NOT NULL THEN coalesce(e.pgonce_s3, (gen_random_uuid())::text) ELSE e."public_id" END,
-         coalesce(CASE WHEN e."deleted_at" IS NOT NULL THEN NULL ELSE e."amount" END, e.pgonce_s4),
-         e."deleted_at", e."updated_at"
+  SELECT e."id", e."status",
+         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::text ELSE e."public_id" END,
+         coalesce(e."amount", e.pgonce_s4), e."deleted_at", e."updated_at"
     FROM judged AS e
    WHERE e.pgonce_verdict IS NULL
   ON CONFLICT ("id") DO UPDATE
-     SET "status" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."status" ELSE excluded."status" END,
-         "public_id" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."public_id" ELSE excluded."public_id" END,
-         "amount" = CASE WHEN excluded."deleted_at" IS NOT NULL THEN t."amount" ELSE CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END END,
+     SET "status" = excluded."status",
+         "public_id" = excluded."public_id",
+         "amount" = CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END,
          "deleted_at" = excluded."deleted_at",
          "updated_at" = excluded."updated_at"
    WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
