@@ -41,12 +41,17 @@ func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error)
 // undo is deferred, and nothing recovered: a panic keeps its stack, and runtime.Goexit (t.FailNow) is covered too. Where
 // undo finds that tx had ended before, the key may be committed with half of the effect, and fn's error alone would hide it.
 func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) error, undo func(context.Context) error) (err error) {
+	var unanswered error // by Check, after fn had returned nil
 	good := false
 	defer func() {
 		if good {
 			return
 		}
-		if ended := undo(ctx); err != nil && errors.Is(ended, pg.ErrTxEnded) && !errors.Is(err, pg.ErrTxEnded) {
+		ended := undo(ctx)
+		switch {
+		case unanswered != nil:
+			err = notAnswered(unanswered, ended)
+		case err != nil && errors.Is(ended, pg.ErrTxEnded) && !errors.Is(err, pg.ErrTxEnded):
 			err = &Failure{
 				Stage: stageFn, Err: fmt.Errorf("%w, and fn returned: %w", ended, err),
 				Hint: "fn ended the transaction in SQL text: look what it committed, for the key may be there without the whole effect",
@@ -56,11 +61,27 @@ func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) e
 	if err := fn(ctx); err != nil {
 		return err
 	}
-	if err := tx.Check(ctx, xid); err != nil {
+	switch err := tx.Check(ctx, xid); {
+	case errors.Is(err, pg.ErrNoAnswer):
+		unanswered = err
+		return err
+	case err != nil:
 		return Misuse(err)
 	}
 	good = true
 	return nil
+}
+
+// notAnswered is the failure of a call whose fn returned nil, and whose transaction then did not answer. ended is what the
+// roll back found. Where the connection is lost, or the server says why, fn has no part in it.
+func notAnswered(err, ended error) error {
+	switch {
+	case pgerr.Code(err) != "", errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(ended, pg.ErrLost) && pgerr.Retryable(err):
+	default: // rows are open
+		return Misuse(err)
+	}
+	return &Failure{Stage: stageConfirm, Err: err}
 }
 
 // Misuse is the failure of a call whose fn returned nil and left its transaction in a state that nil does not stand for.

@@ -243,7 +243,7 @@ func (r *run) finish(ctx context.Context, l Lease, value []byte) error {
 func (r *run) finished(ctx context.Context, tx pg.OwnTx, l Lease) error {
 	lost := &Failure{Stage: stageConfirm, Err: ErrLostLease}
 	if r.lost == nil {
-		tx.Rollback(ctx)
+		_ = tx.Rollback(ctx)
 		return lost
 	}
 	var rec Record

@@ -150,6 +150,7 @@ func Run(t *testing.T, door Door) {
 		{"Keys", keys},
 		{"Setup", setup},
 		{"Running", running},
+		{"Losing", losing},
 		{"Observing", observing},
 		{"Returning", returning},
 		{"Reserving", reserving},

@@ -45,7 +45,8 @@ type Tx interface {
 
 	// Fail makes sure that the transaction cannot be committed, as an SQL error would, and that a rollback to a
 	// savepoint of the caller's makes it usable again. It works with a done context. Where the server cannot be told,
-	// the connection is closed. It returns ErrTxEnded where the transaction had ended already, however.
+	// the connection is closed. It returns ErrTxEnded where the transaction had ended already, however, and ErrLost where
+	// the connection was lost.
 	Fail(ctx context.Context) error
 }
 
@@ -65,8 +66,9 @@ type OwnTx interface {
 	// Commit commits. A nil error is the only yes; pgerr.CommitUnknown tells no from unknown.
 	Commit(ctx context.Context) error
 
-	// Rollback rolls back, whatever the state of the transaction and of ctx, and gives the connection back.
-	Rollback(ctx context.Context)
+	// Rollback rolls back, whatever the state of the transaction and of ctx, and gives the connection back. It returns
+	// ErrLost where the server could not be told, which is a roll back, too; else nil.
+	Rollback(ctx context.Context) error
 
 	// SendAndRollback is Send, then Rollback, in one round trip where the driver can.
 	SendAndRollback(ctx context.Context, stmts ...*Stmt) error

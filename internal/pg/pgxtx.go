@@ -59,9 +59,9 @@ func (t *pgxTx) Check(ctx context.Context, _ int64) error {
 
 func (t *pgxTx) Fail(ctx context.Context) error {
 	switch err := t.Check(ctx, 0); err {
-	case ErrTxEnded:
+	case ErrTxEnded, ErrLost:
 		return err
-	case ErrTxFailed, ErrLost:
+	case ErrTxFailed:
 		return nil
 	}
 	ctx, cancel := detached(ctx)
@@ -143,7 +143,7 @@ func (d *pgxDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 	}
 	own := &pgxOwnTx{pgxTx{pgxConn{tx}, tx}}
 	if err != nil {
-		own.Rollback(ctx)
+		_ = own.Rollback(ctx)
 		return nil, withoutDetail(err)
 	}
 	d.begun(tx)
@@ -154,12 +154,15 @@ type pgxOwnTx struct{ pgxTx }
 
 func (t *pgxOwnTx) Commit(ctx context.Context) error { return withoutDetail(t.tx.Commit(ctx)) }
 
-func (t *pgxOwnTx) Rollback(ctx context.Context) {
+func (t *pgxOwnTx) Rollback(ctx context.Context) error {
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	// Open rows would make the ROLLBACK fail, and pgx then closes the connection: that is the roll back, too. pgx does
-	// the same for any other failure, so that there is nothing to do with the error.
-	_ = t.tx.Rollback(ctx)
+	// the same for any other failure.
+	if err := t.tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+		return ErrLost
+	}
+	return nil
 }
 
 func (t *pgxOwnTx) SendAndRollback(ctx context.Context, stmts ...*Stmt) error {
@@ -168,7 +171,7 @@ func (t *pgxOwnTx) SendAndRollback(ctx context.Context, stmts ...*Stmt) error {
 	b.Queue("ROLLBACK")
 	err := t.tx.SendBatch(ctx, b).Close()
 	if err != nil || t.tx.Conn().PgConn().TxStatus() != 'I' {
-		t.Rollback(ctx)
+		_ = t.Rollback(ctx)
 		return withoutDetail(err)
 	}
 	// The server has ended the transaction, and pgx does not know. A Commit with a context that is done sends nothing,

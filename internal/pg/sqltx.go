@@ -65,32 +65,48 @@ func (t sqlTx) Fail(ctx context.Context) error {
 	case errors.Is(err, sql.ErrTxDone):
 		return ErrTxEnded
 	}
-	abandon(t.q)
+	lost := abandon(t.q)
 	if sqlState(err) == "25P01" { // there is no transaction
 		return ErrTxEnded
 	}
-	return nil
+	return lost
 }
 
 // WasOver reports whether err, of a statement in a transaction, says that the transaction had failed or ended before it.
 func WasOver(err error) bool { return sqlState(err) == "25P02" || errors.Is(err, sql.ErrTxDone) }
 
 // abandon makes sure that a transaction which could not be failed cannot be committed: the server has lost it, or rows
-// are open, which a Commit of database/sql would close by itself before it commits.
-func abandon(q SQL) {
+// are open, which a Commit of database/sql would close by itself before it commits. It returns ErrLost where the roll back
+// did not reach the server. That tells a lost connection from open rows, which stdlib both calls driver.ErrBadConn.
+func abandon(q SQL) (lost error) {
 	switch q := q.(type) {
 	case interface{ Rollback() error }:
-		_ = q.Rollback()
+		return rolledBack(q.Rollback())
 	case interface{ Raw(f func(any) error) error }: // *sql.Conn
 		// Why not return driver.ErrBadConn, as the documentation of Raw has it: database/sql would then wait for the rows
 		// to be closed.
 		_ = q.Raw(func(conn any) error {
+			if c, ok := conn.(interface{ Conn() *pgx.Conn }); ok && c.Conn().IsClosed() {
+				lost = ErrLost
+			}
+			if c, ok := conn.(driver.Validator); ok && !c.IsValid() {
+				lost = ErrLost
+			}
 			if c, ok := conn.(driver.Conn); ok {
 				_ = c.Close()
 			}
 			return nil
 		})
 	}
+	return lost
+}
+
+// rolledBack says what the error of a Rollback means.
+func rolledBack(err error) error {
+	if err == nil || errors.Is(err, sql.ErrTxDone) {
+		return nil
+	}
+	return ErrLost
 }
 
 // SQLDB is what [FromSQLDB] needs: a *sql.DB or *sql.Conn, or a wrapper of one. A *sql.Tx has no BeginTx, so it does not fit.
@@ -143,7 +159,7 @@ func (d *sqlDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 	}
 	own := &sqlOwnTx{sqlTx{sqlConn{tx}}, tx, end}
 	if err := own.Send(ctx, stmts...); err != nil { // as where ctx has ended meanwhile
-		own.Rollback(ctx)
+		_ = own.Rollback(ctx)
 		return nil, err
 	}
 	d.begun(tx)
@@ -173,7 +189,7 @@ func (c sqlAlone) Query(ctx context.Context, query string, args []any, row func(
 		return err
 	}
 	if err := tx.Query(ctx, query, args, row); err != nil {
-		tx.Rollback(ctx)
+		_ = tx.Rollback(ctx)
 		return err
 	}
 	return commit(ctx, tx)
@@ -182,7 +198,7 @@ func (c sqlAlone) Query(ctx context.Context, query string, args []any, row func(
 // commit commits, unless ctx is done: then nothing is sent, and it's a plain no.
 func commit(ctx context.Context, tx OwnTx) error {
 	if err := ctx.Err(); err != nil {
-		tx.Rollback(ctx)
+		_ = tx.Rollback(ctx)
 		return err
 	}
 	return tx.Commit(ctx)
@@ -201,16 +217,14 @@ func (t *sqlOwnTx) Commit(ctx context.Context) error {
 	return withoutDetail(t.tx.Commit())
 }
 
-func (t *sqlOwnTx) Rollback(context.Context) {
+func (t *sqlOwnTx) Rollback(context.Context) error {
 	slow := time.AfterFunc(cleanupTime, t.end)
 	defer t.end()
 	defer slow.Stop()
-	// There is nothing to do with the error: it says that the transaction is over already, or the driver has given up the
-	// connection, which is the roll back, too.
-	_ = t.tx.Rollback()
+	return rolledBack(t.tx.Rollback())
 }
 
 func (t *sqlOwnTx) SendAndRollback(ctx context.Context, stmts ...*Stmt) error {
-	defer t.Rollback(ctx)
+	defer func() { _ = t.Rollback(ctx) }()
 	return t.Send(ctx, stmts...)
 }
