@@ -53,8 +53,8 @@ type Error struct {
 	Scope Scope
 	Table string // as in dedup.Table.Name; empty for the default table
 
-	// Stage is where it came: "table", "claim", "confirm" (reading the row that the claim met; settling a reservation), "fn"
-	// (what fn did to its transaction), "commit", "lookup", "forget", "value" (what was to be stored, or is), "store",
+	// Stage is where it came: "table", "claim", "confirm" (reading the row that the claim met; settling a reservation; a
+	// transaction that was lost behind fn), "fn" (what fn did to its transaction), "commit", "lookup", "forget", "value" (what was to be stored, or is), "store",
 	// "reserve", "send" (before or after the call to the provider), "extend", "release", "fail", "void", "open".
 	Stage string
 

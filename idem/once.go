@@ -79,7 +79,8 @@ type Once struct {
 //     error, unchanged, or panics on. A Commit cannot succeed then. To go on, call Do inside a savepoint of your own
 //     (tx.Begin) and roll back to it: key and effect are gone together, what was written before and after stays.
 //   - Any other error comes as an *[Error], or as a *[KeyError] before any SQL. An error of the server's has failed
-//     tx, as always. [ErrInProgress], [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable.
+//     tx, as always. Where nothing was sent, for rows are open or ctx is done, tx stays as it was. [ErrInProgress],
+//     [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable.
 //
 // fn gets tx back behind a wrapper whose Commit and Rollback refuse; calling them fails the call. A nested tx.Begin is
 // fn's to use. fn that swallows an SQL error, or leaves rows open, gets an error from Do though it returned nil. fn must
@@ -88,8 +89,8 @@ type Once struct {
 // BEGIN behind it pgx cannot tell it. What fn does outside of tx (mail, HTTP) is not undone by a roll back, and is done
 // again by the next delivery.
 //
-// The caller owns tx: Do begins, commits and rolls back nothing. A done ctx closes tx's connection, as in pgx. tx is not
-// safe for concurrent use; Do on different transactions is. fn must not be nil.
+// The caller owns tx: Do begins, commits and rolls back nothing. A ctx that ends during a statement closes tx's
+// connection, as in pgx. tx is not safe for concurrent use; Do on different transactions is. fn must not be nil.
 func Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
 	return Once{}.Do(ctx, tx, key, fn)
 }

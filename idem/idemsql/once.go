@@ -69,7 +69,8 @@ type Once struct {
 //     (SAVEPOINT, or GORM's nested Transaction) and roll back to it: key and effect are gone together, what was written
 //     before and after stays.
 //   - Any other error comes as an *[idem.Error], or as a *[idem.KeyError] before any SQL. An error of the server's, or of
-//     the connection, has failed tx. ErrInProgress, ErrPayloadMismatch, ErrExpired, ErrUnfinished and a *FinalError of
+//     the connection, has failed tx. Where nothing was sent, for ctx is done, or rows are open and the driver says so by
+//     driver.ErrBadConn, tx is as the driver leaves it. ErrInProgress, ErrPayloadMismatch, ErrExpired, ErrUnfinished and a *FinalError of
 //     package idem leave it usable.
 //
 // fn gets tx back as a [Tx], which has no Commit and no Rollback. It may as well use tx itself, or what is built on it: a

@@ -2,6 +2,7 @@ package claim
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math"
@@ -51,6 +52,8 @@ func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) e
 		switch {
 		case unanswered != nil:
 			err = notAnswered(unanswered, ended)
+		case errors.Is(ended, pg.ErrCanceled) && errors.Is(err, sql.ErrTxDone):
+			err = &Failure{Stage: stageConfirm, Err: fmt.Errorf("%w, and fn returned: %w", ended, err)}
 		case err != nil && errors.Is(ended, pg.ErrTxEnded) && !errors.Is(err, pg.ErrTxEnded):
 			err = &Failure{
 				Stage: stageFn, Err: fmt.Errorf("%w, and fn returned: %w", ended, err),
@@ -65,6 +68,8 @@ func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) e
 	case errors.Is(err, pg.ErrNoAnswer):
 		unanswered = err
 		return err
+	case errors.Is(err, pg.ErrCanceled):
+		return &Failure{Stage: stageConfirm, Err: err}
 	case err != nil:
 		return Misuse(err)
 	}
@@ -99,7 +104,7 @@ func (c *Claim) claim(ctx context.Context, tx pg.Tx) (fresh bool, xid int64, res
 		}
 		m := c.look(0)
 		if err := tx.Send(ctx, m.stmts()...); err != nil {
-			return false, 0, Result{}, c.failed(stageConfirm, err)
+			return false, 0, Result{}, c.sent(stageConfirm, err, m.read)
 		}
 		switch res, err = c.verdict(m); err {
 		case nil:
@@ -120,7 +125,7 @@ func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh
 	}
 	if c.MaxWait <= 0 {
 		if err := tx.Send(ctx, ins); err != nil {
-			return false, 0, c.failed(stageClaim, err)
+			return false, 0, c.sent(stageClaim, err, ins)
 		}
 		return ins.Rows == 1, xid, nil
 	}
@@ -133,7 +138,7 @@ func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh
 	case err == nil:
 		return ins.Rows == 1, xid, nil
 	case !save.Done || ins.Done || !timedOut(err, begun, left):
-		return false, 0, c.failed(stageClaim, err)
+		return false, 0, c.sent(stageClaim, err, save)
 	}
 	// Rolling back to the savepoint restores the settings, too. Why not both in one round trip: in a failed transaction
 	// the server prepares nothing but statements that end it, and pgx would prepare the RELEASE first.

@@ -110,3 +110,44 @@ func losing(t *testing.T, door Door) {
 		k.wantEffects("a", 1)
 	})
 }
+
+// ending holds what becomes of a Do whose context ends while fn runs, as a consumer's does that shuts down. The context is
+// also that of the transaction, which database/sql rolls back then, behind fn.
+func ending(t *testing.T, door Door) {
+	for _, c := range []struct {
+		name string
+		end  func(ctx context.Context, tx Tx) error // after the context has ended
+	}{
+		{"fn uses it", func(ctx context.Context, tx Tx) error { return effect("b")(ctx, tx) }},
+		{"fn uses it under another context", func(ctx context.Context, tx Tx) error {
+			return effect("b")(context.WithoutCancel(ctx), tx)
+		}},
+		{"fn returns its error", func(ctx context.Context, _ Tx) error { return ctx.Err() }},
+		{"fn does not look", func(context.Context, Tx) error { return nil }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := open(t, door)
+			ctx, cancel := context.WithCancel(k.ctx)
+			defer cancel()
+			tx, err := k.db.Begin(ctx, "")
+			require.NoError(t, err)
+			_, err = tx.Do(ctx, Settings{}, scope.Key("evt_1"), func(ctx context.Context, tx Tx) error {
+				if err := effect("a")(ctx, tx); err != nil {
+					return err
+				}
+				cancel()
+				// database/sql rolls back in a goroutine of its own.
+				time.Sleep(20 * time.Millisecond)
+				return c.end(ctx, tx)
+			})
+			if err != nil {
+				require.True(t, idem.Retryable(err), "%v", err)
+			} else {
+				require.Error(t, tx.Commit(ctx))
+			}
+			_ = tx.Rollback(k.ctx)
+			k.wantKeys(0)
+			k.once(scope.Key("evt_1"), idem.Executed)
+		})
+	}
+}

@@ -38,6 +38,21 @@ type Held struct {
 	Lease claim.Lease
 }
 
+// Settle confirms by move, which gives its argument what is held. After any error tx is failed, so that no commit brings
+// what a holder wrote that has lost its lease; but where nothing was sent, tx is as it was.
+func Settle(ctx context.Context, tx pg.Tx, value []byte, move func(func(Held) error) error) error {
+	unsent := false
+	err := move(func(h Held) error {
+		err := h.Confirm(ctx, tx, value)
+		unsent = claim.Unsent(err)
+		return err
+	})
+	if err != nil && !unsent {
+		_ = tx.Fail(ctx)
+	}
+	return err
+}
+
 // Confirm settles the key as done.
 func (h Held) Confirm(ctx context.Context, tx pg.Tx, value []byte) error {
 	return h.with(value, func() error { return h.Claim.Confirm(ctx, tx, h.Lease, value) })

@@ -17,6 +17,10 @@ type pgxTx struct {
 
 // Send sends a single statement without a batch: a claim that has no limit costs what its INSERT by hand would.
 func (t *pgxTx) Send(ctx context.Context, stmts ...*Stmt) error {
+	// Why not leave it to pgx: what it does before it finds the connection busy can keep the open rows from being closed.
+	if conn := t.tx.Conn(); !conn.IsClosed() && conn.PgConn().IsBusy() && alive(ctx, t.tx) {
+		return notSent{ErrRowsOpen}
+	}
 	if len(stmts) != 1 || stmts[0].Dest != nil {
 		return t.pgxConn.Send(ctx, stmts...)
 	}

@@ -39,15 +39,17 @@ type sqlTx struct{ sqlConn }
 
 func (t sqlTx) NeedsXID() bool { return true }
 
-func (t sqlTx) Check(ctx context.Context, xid int64) error {
-	ctx, cancel := detached(ctx)
+func (t sqlTx) Check(caller context.Context, xid int64) error {
+	ctx, cancel := detached(caller)
 	defer cancel()
 	var current *int64
 	err := t.Send(ctx, &Stmt{SQL: currentSQL, Dest: []any{&current}})
 	switch {
 	case err == nil && current != nil && *current == xid:
 		return nil
-	case err == nil, errors.Is(err, sql.ErrTxDone):
+	case errors.Is(err, sql.ErrTxDone):
+		return done(caller)
+	case err == nil:
 		return ErrTxEnded
 	case sqlState(err) == "25P02":
 		return ErrTxFailed
@@ -55,15 +57,23 @@ func (t sqlTx) Check(ctx context.Context, xid int64) error {
 	return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 }
 
-func (t sqlTx) Fail(ctx context.Context) error {
-	ctx, cancel := detached(ctx)
+// done says why the *sql.Tx is done: its owner ended it; or its context did, which is that of the call as a rule.
+func done(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrCanceled, err)
+	}
+	return ErrTxEnded
+}
+
+func (t sqlTx) Fail(caller context.Context) error {
+	ctx, cancel := detached(caller)
 	defer cancel()
 	_, err := t.q.ExecContext(ctx, failSQL)
 	switch {
 	case sqlState(err) == "3B001", sqlState(err) == "25P02": // failed now; failed before
 		return nil
 	case errors.Is(err, sql.ErrTxDone):
-		return ErrTxEnded
+		return done(caller)
 	}
 	lost := abandon(t.q)
 	if sqlState(err) == "25P01" { // there is no transaction
