@@ -85,7 +85,7 @@ func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
 		v, res, err = front.Call[T]{
 			Lease: c.Lease, Remembers: c.Remembers, External: key.External(), Send: c.Send, Apply: apply,
 			ReadOnly: c.Once.TxOptions.AccessMode == pgx.ReadOnly,
-			Conn:     pg.FromPgxAlone(db), DB: pg.FromPgxDB(db, c.Once.TxOptions, begun),
+			Conn:     pg.FromPgxAlone(db), DB: pg.FromPgxLender(db, lender(db), c.Once.TxOptions, begun),
 		}.Run(ctx, engine)
 		return res, err
 	})

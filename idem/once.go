@@ -35,7 +35,7 @@ func (o Outcome) String() string {
 
 // DB is what [Run] needs to begin its transaction: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
 // A pgx.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not compile; a
-// connection that is in a transaction is refused.
+// connection that is in a transaction is refused. Over a wrapper a duplicate takes one round trip more, for its ROLLBACK.
 type DB interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
@@ -128,7 +128,7 @@ func (o Once) Run(ctx context.Context, db DB, key Key, fn func(context.Context, 
 	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
 		var tx pgx.Tx
 		begun := func(t pgx.Tx) { tx = t }
-		return claim.Run(ctx, pg.FromPgxDB(db, o.TxOptions, begun), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
+		return claim.Run(ctx, pg.FromPgxLender(db, lender(db), o.TxOptions, begun), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
 	})
 }
 

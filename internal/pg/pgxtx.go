@@ -87,10 +87,21 @@ type PgxDB interface {
 }
 
 // FromPgxDB adapts a pool or connection; each transaction is begun with opts, and handed to begun before any other use.
-func FromPgxDB(db PgxDB, opts pgx.TxOptions, begun func(pgx.Tx)) DB { return &pgxDB{db, opts, begun} }
+func FromPgxDB(db PgxDB, opts pgx.TxOptions, begun func(pgx.Tx)) DB { return &pgxDB{db, nil, opts, begun} }
+
+// FromPgxLender is FromPgxDB, for a db that lend takes a connection out of, where lend is not nil. What lend returns besides
+// gives the connection back. The pgx.Tx of a pool would do that only with a round trip of its own, though the server has
+// ended the transaction already.
+func FromPgxLender(db PgxDB, lend Lend, opts pgx.TxOptions, begun func(pgx.Tx)) DB {
+	return &pgxDB{db, lend, opts, begun}
+}
+
+// Lend takes a connection out of a pool.
+type Lend func(context.Context) (conn PgxDB, back func(), err error)
 
 type pgxDB struct {
 	db    PgxDB
+	lend  Lend
 	opts  pgx.TxOptions
 	begun func(pgx.Tx)
 }
@@ -133,19 +144,27 @@ func (d *pgxDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 	if PgxInTx(d.db) {
 		return nil, errInTx
 	}
+	db, back := d.db, func() {}
+	if d.lend != nil {
+		var err error
+		if db, back, err = d.lend(ctx); err != nil {
+			return nil, err
+		}
+	}
 	b := &pgx.Batch{}
 	b.BeginTx(d.opts)
 	queue(b, stmts...)
-	br := d.db.SendBatch(ctx, b)
+	br := db.SendBatch(ctx, b)
 	tx := br.Tx()
 	err := br.Close()
 	if tx == nil {
+		back()
 		if err == nil {
 			err = errNoTx
 		}
 		return nil, err
 	}
-	own := &pgxOwnTx{pgxTx{pgxConn{tx}, tx}}
+	own := &pgxOwnTx{pgxTx{pgxConn{tx}, tx}, d.lend != nil, back}
 	if err != nil {
 		_ = own.Rollback(ctx)
 		return nil, withoutDetail(err)
@@ -154,11 +173,19 @@ func (d *pgxDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 	return own, nil
 }
 
-type pgxOwnTx struct{ pgxTx }
+type pgxOwnTx struct {
+	pgxTx
+	lent bool // the connection is not tx's to give back
+	back func()
+}
 
-func (t *pgxOwnTx) Commit(ctx context.Context) error { return withoutDetail(t.tx.Commit(ctx)) }
+func (t *pgxOwnTx) Commit(ctx context.Context) error {
+	defer t.back()
+	return withoutDetail(t.tx.Commit(ctx))
+}
 
 func (t *pgxOwnTx) Rollback(ctx context.Context) error {
+	defer t.back()
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	// Open rows would make the ROLLBACK fail, and pgx then closes the connection: that is the roll back, too. pgx does
@@ -169,7 +196,14 @@ func (t *pgxOwnTx) Rollback(ctx context.Context) error {
 	return nil
 }
 
+// SendAndRollback takes one round trip where the connection is lent, and two elsewhere: a wrapper's pgx.Tx cannot be told
+// that the server has ended the transaction. (A Commit with a done context would tell it, and be an error in every trace.)
 func (t *pgxOwnTx) SendAndRollback(ctx context.Context, stmts ...*Stmt) error {
+	if !t.lent {
+		err := t.pgxConn.Send(ctx, stmts...)
+		_ = t.Rollback(ctx)
+		return err
+	}
 	b := &pgx.Batch{}
 	queue(b, stmts...)
 	b.Queue("ROLLBACK")
@@ -178,10 +212,6 @@ func (t *pgxOwnTx) SendAndRollback(ctx context.Context, stmts ...*Stmt) error {
 		_ = t.Rollback(ctx)
 		return withoutDetail(err)
 	}
-	// The server has ended the transaction, and pgx does not know. A Commit with a context that is done sends nothing,
-	// marks the pgx.Tx as closed and gives the connection back: no round trip.
-	done, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	cancel()
-	_ = t.tx.Commit(done)
+	t.back()
 	return nil
 }
