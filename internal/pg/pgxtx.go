@@ -87,7 +87,9 @@ type PgxDB interface {
 }
 
 // FromPgxDB adapts a pool or connection; each transaction is begun with opts, and handed to begun before any other use.
-func FromPgxDB(db PgxDB, opts pgx.TxOptions, begun func(pgx.Tx)) DB { return &pgxDB{db, nil, opts, begun} }
+func FromPgxDB(db PgxDB, opts pgx.TxOptions, begun func(pgx.Tx)) DB {
+	return &pgxDB{db, nil, opts, begun}
+}
 
 // FromPgxLender is FromPgxDB, for a db that lend takes a connection out of, where lend is not nil. What lend returns besides
 // gives the connection back. The pgx.Tx of a pool would do that only with a round trip of its own, though the server has
