@@ -57,7 +57,7 @@ type Error struct {
 	Scope Scope
 	Table string // as in dedup.Table.Name; empty for the default table
 
-	// Stage is where it came: "table", "claim", "confirm" (reading the row that the claim met; settling a reservation; a
+	// Stage is where it came: "table", "settings", "claim", "confirm" (reading the row that the claim met; settling a reservation; a
 	// transaction that was lost behind fn), "fn" (what fn did to its transaction), "commit", "lookup", "forget", "value" (what was to be stored, or is), "store",
 	// "reserve", "send" (before or after the call to the provider), "extend", "release", "fail", "void", "open".
 	Stage string
@@ -92,7 +92,7 @@ func (e *Error) CommitUnknown() bool { return e.Unknown }
 
 // Retryable reports whether the same delivery, sent again later, may succeed without anybody's doing: another call held
 // the key, a serialization failure or deadlock, a lost or refused connection, a server that is starting or short of
-// something, a limit of time that was reached, a context that ended or a pool that was closed (a consumer that shuts
+// something, a limit of time that was reached, an error of [Call].Send after which the next delivery makes another attempt, a context that ended or a pool that was closed (a consumer that shuts
 // down must not send what it was at to the dead letters), a COMMIT of unknown outcome. Everything else is false, a nil error too. False does not mean
 // that the message may be thrown away: a missing table, say, wants an operator, and then the delivery again.
 //
@@ -100,11 +100,14 @@ func (e *Error) CommitUnknown() bool { return e.Unknown }
 func Retryable(err error) bool {
 	var e *Error
 	var final *FinalError
+	var attempt *front.Attempt
 	switch {
 	case err == nil, errors.As(err, &final): // whatever Final was said of
 		return false
 	case errors.As(err, &e) && e.Stage == "fn":
 		return false // whatever fn met: the key may be committed without the whole effect
+	case errors.As(err, &attempt) && attempt.Again:
+		return true
 	case errors.Is(err, ErrInProgress), errors.Is(err, ErrLostLease):
 		return true
 	case errors.As(err, &e) && e.Unknown:

@@ -54,7 +54,7 @@ type Once struct {
 	// costs the transaction and its connection.
 	MaxWait time.Duration
 
-	// Tries is how many transactions Run begins at the most. 0 means 10: with the pauses between them (exponential, at
+	// Tries is how many transactions Run begins at the most. 0 means 10, less is refused: with the pauses between them (exponential, at
 	// most 1 s, random), about two seconds.
 	Tries int
 

@@ -286,7 +286,9 @@ func calling(t *testing.T, door Door) {
 		// No answer: another attempt, with the same key.
 		answer = timeout
 		_, out, err := k.db.Call(k.ctx, c, scope.Key("2"))
-		require.Same(t, timeout, err)
+		require.ErrorIs(t, err, timeout)
+		require.EqualError(t, err, timeout.Error())
+		require.True(t, idem.Retryable(err), "the next delivery tries again")
 		require.Zero(t, out)
 		k.wantState("2", idem.Unfinished)
 		answer = nil
@@ -310,13 +312,15 @@ func calling(t *testing.T, door Door) {
 		c.Remembers = 0
 		answer = idem.Unsent(timeout)
 		_, _, err = k.db.Call(k.ctx, c, scope.Key("4"))
-		require.Same(t, timeout, err)
+		require.ErrorIs(t, err, timeout)
+		require.True(t, idem.Retryable(err), "the next delivery begins anew")
 		k.wantState("4", 0)
 		answer = nil
 		want("4", idem.Executed)
 		answer = timeout
 		_, _, err = k.db.Call(k.ctx, c, scope.Key("5"))
-		require.Same(t, timeout, err)
+		require.ErrorIs(t, err, timeout)
+		require.False(t, idem.Retryable(err), "the next delivery is ErrUnknown")
 		answer = nil
 		_, _, err = k.db.Call(k.ctx, c, scope.Key("5"))
 		require.ErrorIs(t, err, idem.ErrUnknown)
@@ -353,6 +357,37 @@ func calling(t *testing.T, door Door) {
 		require.ErrorAs(t, err, &own)
 		require.Equal(t, "fn", own.Stage, "Apply swallowed an error")
 		k.wantState("8", idem.Unfinished)
+	})
+
+	// What can never end well is refused before anything is reserved.
+	t.Run("Refused", func(t *testing.T) {
+		k := open(t, door)
+		var answer error
+		var sent []string
+		for name, spoil := range map[string]func(*Call){
+			"no Send":                        func(c *Call) { c.Send = nil },
+			"negative Tries":                 func(c *Call) { c.Tries = -1 },
+			"no Lease":                       func(c *Call) { c.Lease = 0 },
+			"a Lease longer than the memory": func(c *Call) { c.Lease, c.Remembers = time.Minute+1, time.Minute },
+		} {
+			c := shop(&answer, &sent)
+			spoil(&c)
+			_, out, err := k.db.Call(k.ctx, c, scope.Key("1"))
+			var own *idem.Error
+			require.ErrorAs(t, err, &own, name)
+			require.False(t, idem.Retryable(err), name)
+			require.Zero(t, out, name)
+		}
+		require.Empty(t, sent)
+		k.wantKeys(0)
+		_, err := k.db.Run(k.ctx, Settings{Tries: -1}, scope.Key("1"), k.never())
+		var own *idem.Error
+		require.ErrorAs(t, err, &own)
+		c := shop(&answer, &sent)
+		c.Remembers = c.Lease
+		_, out, err := k.db.Call(k.ctx, c, scope.Key("1"))
+		require.NoError(t, err)
+		require.Equal(t, idem.Executed, out)
 	})
 
 	// While one attempt sends, others are told to wait; and one that outlives its lease cannot commit.

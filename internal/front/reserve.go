@@ -11,9 +11,11 @@ import (
 )
 
 var (
-	errLease    = errors.New("the lease must be positive")
-	errReadOnly = errors.New("TxOptions are read-only: what Send brings could never be confirmed")
-	errNotHeld  = errors.New("this Reservation holds nothing; take one that Reserve returned with Executed")
+	errLease     = errors.New("the lease must be positive")
+	errReadOnly  = errors.New("TxOptions are read-only: what Send brings could never be confirmed")
+	errNoSend    = errors.New("Send is nil")
+	errLongLease = errors.New("the lease is longer than the provider remembers, so that no second attempt could ever be made")
+	errNotHeld   = errors.New("this Reservation holds nothing; take one that Reserve returned with Executed")
 )
 
 // Reserve reserves the key of c, whatever a provider remembers. Where the key is settled already there is no Lease.
