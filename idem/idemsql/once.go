@@ -40,6 +40,10 @@ type Once struct {
 	// of yours still ends the claim earlier, with its own error. 0 waits for as long as the context and those allow. With
 	// Do, MaxWait costs four statements more, with Run two, each a round trip; a context that ends during the wait,
 	// instead, costs the transaction and its connection.
+	//
+	// It does not bound the wait for a lock on the table itself (DDL), which may come while the driver prepares the claim:
+	// a lock_timeout of the session does. Each Do with MaxWait is a subtransaction, and from the 65th in one transaction on
+	// PostgreSQL looks them up more slowly. A server too slow to claim within MaxWait gets idem.ErrInProgress, too.
 	MaxWait time.Duration
 
 	// Tries is how many transactions Run begins at the most. 0 means 10, less is refused: with the pauses between them (exponential, at

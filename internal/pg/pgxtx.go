@@ -26,7 +26,7 @@ func (t *pgxTx) Send(ctx context.Context, stmts ...*Stmt) error {
 	}
 	tag, err := t.tx.Exec(ctx, stmts[0].SQL, stmts[0].Args...)
 	if err != nil {
-		return withoutDetail(err)
+		return WithoutDetail(err)
 	}
 	stmts[0].Rows, stmts[0].Done = tag.RowsAffected(), true
 	return nil
@@ -169,7 +169,7 @@ func (d *pgxDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 	own := &pgxOwnTx{pgxTx{pgxConn{tx}, tx}, d.lend != nil, back}
 	if err != nil {
 		_ = own.Rollback(ctx)
-		return nil, withoutDetail(err)
+		return nil, WithoutDetail(err)
 	}
 	d.begun(tx)
 	return own, nil
@@ -183,7 +183,7 @@ type pgxOwnTx struct {
 
 func (t *pgxOwnTx) Commit(ctx context.Context) error {
 	defer t.back()
-	return withoutDetail(t.tx.Commit(ctx))
+	return WithoutDetail(t.tx.Commit(ctx))
 }
 
 func (t *pgxOwnTx) Rollback(ctx context.Context) error {
@@ -212,7 +212,7 @@ func (t *pgxOwnTx) SendAndRollback(ctx context.Context, stmts ...*Stmt) error {
 	err := t.tx.SendBatch(ctx, b).Close()
 	if err != nil || t.tx.Conn().PgConn().TxStatus() != 'I' {
 		_ = t.Rollback(ctx)
-		return withoutDetail(err)
+		return WithoutDetail(err)
 	}
 	t.back()
 	return nil

@@ -68,7 +68,7 @@ func sqlError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	err = withoutDetail(err)
+	err = WithoutDetail(err)
 	if end := ctx.Err(); end != nil && !errors.Is(err, end) {
 		return fmt.Errorf("%w: %w", end, err)
 	}

@@ -224,7 +224,7 @@ func (t *sqlOwnTx) Commit(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, t.end)
 	defer t.end()
 	defer stop()
-	return withoutDetail(t.tx.Commit())
+	return WithoutDetail(t.tx.Commit())
 }
 
 func (t *sqlOwnTx) Rollback(context.Context) error {
