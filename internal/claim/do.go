@@ -175,7 +175,8 @@ func retryable(err error) bool {
 	switch {
 	case errors.As(err, &f) && f.Stage == stageClaim && pgerr.Is(err, "23505"):
 		// While the index of the key is rebuilt concurrently, ON CONFLICT may meet the index that is being built, which
-		// it does not absorb. It's never a duplicate.
+		// it does not absorb. So it is with another unique constraint of the table, where the same event comes twice at
+		// once. It's never a duplicate.
 		return true
 	case pgerr.Is(err, "55P03"), pgerr.Is(err, "25006"):
 		// The caller's own lock_timeout has said how long to wait; and the pool's next connection leads to the same standby.

@@ -109,6 +109,29 @@ func running(t *testing.T, door Door) {
 		k.wantKeys(0)
 	})
 
+	// The table has another unique constraint than the one that claims name, and the same event comes several times at
+	// once: one of them may meet that constraint first, which is no duplicate yet, and no failure.
+	t.Run("AnotherConstraint", func(t *testing.T) {
+		k := open(t, door)
+		k.exec(k.db, `CREATE UNIQUE INDEX another ON processed_events (key, operation, source, (payload_hash IS NULL))`)
+		const at, rounds = 4, 30
+		for i := range rounds {
+			key, begin := scope.Key(fmt.Sprint(i)), make(chan struct{})
+			var calls []<-chan answer
+			for range at {
+				calls = append(calls, async(func() (idem.Outcome, error) {
+					<-begin
+					return k.db.Run(k.ctx, Settings{}, key, effect(key.ID()))
+				}))
+			}
+			close(begin)
+			for _, call := range calls {
+				require.NoError(t, k.await(call).err)
+			}
+			k.wantEffects(key.ID(), 1)
+		}
+	})
+
 	// A deferred constraint fails COMMIT: a plain no, with fn done and undone.
 	t.Run("CommitSaysNo", func(t *testing.T) {
 		k := open(t, door)
