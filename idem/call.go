@@ -35,11 +35,13 @@ type Call[T any] struct {
 
 	// Remembers is how long after the first attempt the provider still knows External(). Stripe's v1 API prunes keys that
 	// are at least 24 hours old, so 23 hours are safe there. 0: it knows none, so that an interrupted attempt is ErrUnknown.
+	// Otherwise it must not be shorter than Lease.
 	Remembers time.Duration
 
 	// Send makes the call, and passes externalKey to the provider. It runs outside of any transaction, and may run again,
 	// with the same externalKey, when an attempt was interrupted. It must heed its context: a request that leaves after
-	// the lease may meet another attempt, or a provider that has forgotten the key. Its error is one of three: marked by
+	// the lease may meet another attempt, or a provider that has forgotten the key. It must not be nil. Its error comes
+	// wrapped, so that [Retryable] knows whether the next delivery makes another attempt, and is one of three: marked by
 	// [Final], no retry can mend it, and it is stored; marked by [Unsent], nothing was sent; any other one, a time-out
 	// among them, leaves open what happened, and the next delivery tries again while the provider remembers.
 	Send func(ctx context.Context, externalKey string) (T, error)
@@ -85,7 +87,7 @@ func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
 		v, res, err = front.Call[T]{
 			Lease: c.Lease, Remembers: c.Remembers, External: key.External(), Send: c.Send, Apply: apply,
 			ReadOnly: c.Once.TxOptions.AccessMode == pgx.ReadOnly,
-			Conn:     pg.FromPgxAlone(db), DB: pg.FromPgxDB(db, c.Once.TxOptions, begun),
+			Conn:     pg.FromPgxAlone(db), DB: pg.FromPgxLender(db, lender(db), c.Once.TxOptions, begun),
 		}.Run(ctx, engine)
 		return res, err
 	})

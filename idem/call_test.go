@@ -394,7 +394,7 @@ func TestCall(t *testing.T) {
 		strict.Remembers = 0
 		answer = idem.Unsent(refused)
 		_, _, err := strict.Run(s.ctx, s.sound, stripe.Key("4"))
-		require.Same(t, refused, err)
+		require.ErrorIs(t, err, refused)
 		answer = nil
 		_, out, err := strict.Run(s.ctx, s.sound, stripe.Key("4"))
 		require.NoError(t, err)

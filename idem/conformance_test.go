@@ -194,6 +194,11 @@ func (t pgxTx) Lookup(ctx context.Context, s conformance.Settings, key idem.Key)
 func (t pgxTx) Commit(ctx context.Context) error   { return t.tx.Commit(ctx) }
 func (t pgxTx) Rollback(ctx context.Context) error { return t.tx.Rollback(ctx) }
 
+func (t pgxTx) Leave(ctx context.Context) (func(), error) {
+	rows, err := t.tx.Query(ctx, `SELECT generate_series(1, 100000)`)
+	return rows.Close, err
+}
+
 func (t pgxTx) Nested(ctx context.Context, fn func(conformance.Tx) error) error {
 	return pgx.BeginFunc(ctx, t.tx, func(tx pgx.Tx) error { return fn(pgxTx{querier{tx}, tx}) })
 }

@@ -2,8 +2,12 @@ package idem
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"strings"
+
+	"github.com/jackc/puddle/v2"
 
 	"github.com/pgonce/pgonce/internal/claim"
 	"github.com/pgonce/pgonce/internal/front"
@@ -53,8 +57,8 @@ type Error struct {
 	Scope Scope
 	Table string // as in dedup.Table.Name; empty for the default table
 
-	// Stage is where it came: "table", "claim", "confirm" (reading the row that the claim met; settling a reservation), "fn"
-	// (what fn did to its transaction), "commit", "lookup", "forget", "value" (what was to be stored, or is), "store",
+	// Stage is where it came: "table", "settings", "claim", "confirm" (reading the row that the claim met; settling a reservation; a
+	// transaction that was lost behind fn), "fn" (what fn did to its transaction), "commit", "lookup", "forget", "value" (what was to be stored, or is), "store",
 	// "reserve", "send" (before or after the call to the provider), "extend", "release", "fail", "void", "open".
 	Stage string
 
@@ -88,19 +92,22 @@ func (e *Error) CommitUnknown() bool { return e.Unknown }
 
 // Retryable reports whether the same delivery, sent again later, may succeed without anybody's doing: another call held
 // the key, a serialization failure or deadlock, a lost or refused connection, a server that is starting or short of
-// something, a limit of time that was reached, a context that ended (a consumer that shuts down must not send what it
-// was at to the dead letters), a COMMIT of unknown outcome. Everything else is false, a nil error too. False does not mean
+// something, a limit of time that was reached, an error of [Call].Send after which the next delivery makes another attempt, a context that ended or a pool that was closed (a consumer that shuts
+// down must not send what it was at to the dead letters), a COMMIT of unknown outcome. Everything else is false, a nil error too. False does not mean
 // that the message may be thrown away: a missing table, say, wants an operator, and then the delivery again.
 //
 // It is about the delivery, pgerr.Retryable about running a transaction again at once: that one is false for reached limits.
 func Retryable(err error) bool {
 	var e *Error
 	var final *FinalError
+	var attempt *front.Attempt
 	switch {
 	case err == nil, errors.As(err, &final): // whatever Final was said of
 		return false
 	case errors.As(err, &e) && e.Stage == "fn":
 		return false // whatever fn met: the key may be committed without the whole effect
+	case errors.As(err, &attempt) && attempt.Again:
+		return true
 	case errors.Is(err, ErrInProgress), errors.Is(err, ErrLostLease):
 		return true
 	case errors.As(err, &e) && e.Unknown:
@@ -109,11 +116,26 @@ func Retryable(err error) bool {
 		return true // the key's index is being rebuilt concurrently
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return true
-	case pgerr.Is(err, "57014"), pgerr.Is(err, "25P04"): // statement_timeout or a cancel request, transaction_timeout
-		return true
+	case pgerr.Is(err, "57014"), pgerr.Is(err, "25P03"), pgerr.Is(err, "25P04"):
+		return true // statement_timeout or a cancel request, idle_in_transaction_session_timeout, transaction_timeout
+	case errors.Is(err, puddle.ErrClosedPool), errors.Is(err, sql.ErrConnDone), errors.Is(err, closedDB()):
+		return true // the program shuts down
 	}
 	return pgerr.Retryable(err)
 }
+
+// closedDB returns the error of a *sql.DB that is closed, which database/sql has no name for.
+func closedDB() error {
+	db := sql.OpenDB(nowhere{})
+	_ = db.Close()
+	_, err := db.Conn(context.Background())
+	return err
+}
+
+type nowhere struct{}
+
+func (nowhere) Connect(context.Context) (driver.Conn, error) { return nil, driver.ErrBadConn }
+func (nowhere) Driver() driver.Driver                        { return nil }
 
 // translate gives the engine's failures the types of this package. The effect's own errors pass as they are.
 func (o Once) translate(key Key, err error) error {

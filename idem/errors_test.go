@@ -18,6 +18,7 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -269,4 +270,16 @@ func TestRetryable(t *testing.T) {
 	} {
 		require.Equal(t, c.want, idem.Retryable(c.err), "%v", c.err)
 	}
+}
+
+// A consumer that shuts down closes its pool, and must not send what it was at to the dead letters.
+func TestClosedPool(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	pool.Close()
+	_, err := idem.Run(t.Context(), pool, stripe.Key("1"), nothing)
+	require.Error(t, err)
+	require.True(t, idem.Retryable(err), "%v", err)
+	_, _, err = idem.Once{}.Reserve(t.Context(), pool, stripe.Key("1"), time.Minute)
+	require.True(t, idem.Retryable(err), "%v", err)
 }

@@ -129,6 +129,10 @@ func TestCutAtEveryMessage(t *testing.T) {
 		defer cancel()
 		out, err := w.run(ctx, pool, key, s.effect(key, new(atomic.Int32)))
 		s.checkCut(pool, key, seen, out, err, script)
+		if script.Mode != faultconn.Pass && err != nil {
+			require.NotContains(s, w.name, "Run", "one cut is met by the next try: %v\n%v", err, script)
+			require.True(s, idem.Retryable(err), "%v\n%v", err, script)
+		}
 		return script
 	}, func(side faultconn.Side, n int) []*faultconn.Script {
 		scripts := []*faultconn.Script{{From: side, N: n, Mode: faultconn.DropBefore}}

@@ -15,7 +15,7 @@ import (
 // Operation is the effect ("activate-subscription"). Both are columns of the key, so that one id of two sources, or of
 // two operations, is two keys. A Scope is usually a package variable.
 //
-// Each is 1 to 255 bytes of UTF-8 without NUL; [Key.Validate] tells.
+// Each is 1 to 255 bytes of UTF-8 without NUL, and not white space alone; [Key.Validate] tells.
 type Scope struct{ Source, Operation string }
 
 // Key returns the key of an id in this scope. An id of several parts (tenant, type, id) is given as several arguments:
@@ -23,7 +23,8 @@ type Scope struct{ Source, Operation string }
 // faulty part is reported by [Key.Validate], and by every function that takes the key, before any SQL.
 //
 // The stored form is readable: the parts joined by "/", with "%" and "/" inside a part written as %25 and %2F. It must
-// have at most 1,024 bytes; longer ones are for [Scope.HashedKey]. Parts must not be empty, must be UTF-8, without NUL.
+// have at most 1,024 bytes; longer ones are for [Scope.HashedKey]. Parts must not be empty or blank (white space
+// alone), must be UTF-8, without NUL.
 func (s Scope) Key(parts ...string) Key {
 	k := s.key("")
 	if k.fault != (KeyError{}) {
@@ -41,8 +42,8 @@ func (s Scope) Key(parts ...string) Key {
 
 // HashedKey returns the key of an id that is too long to store, or secret: the stored form is the SHA-256 of what
 // [Scope.Key] would store, of any length, and reveals nothing of the parts that could not be guessed. It is never the
-// same as a key that Key makes. It also suits jobs named by (operation, entity, version). Parts must not be empty; they
-// may hold any bytes.
+// same as a key that Key makes. It also suits jobs named by (operation, entity, version). Parts must not be empty or
+// blank; else they may hold any bytes.
 func (s Scope) HashedKey(parts ...string) Key {
 	k := s.key("")
 	if k.fault != (KeyError{}) {
@@ -130,7 +131,7 @@ func (k Key) Validate() error {
 // KeyError says what is wrong with a key. It names the part, and never holds its content.
 type KeyError struct {
 	Role    string // "source", "operation", "key" or "time"
-	Problem string // "is empty", "is too long ...", "holds a NUL byte", "is not UTF-8"
+	Problem string // "is empty", "is blank", "is too long ...", "holds a NUL byte", "is not UTF-8"
 }
 
 // Error returns the role and the problem.
@@ -157,6 +158,8 @@ func faultOfText(role, s string) KeyError {
 	switch {
 	case s == "":
 		return KeyError{role, "is empty"}
+	case blank(s):
+		return KeyError{role, "is blank"}
 	case strings.IndexByte(s, 0) >= 0:
 		return KeyError{role, "holds a NUL byte"}
 	case !utf8.ValidString(s):
@@ -170,12 +173,19 @@ func faultOfCount(parts []string) KeyError {
 		return KeyError{"key", "is empty"}
 	}
 	for _, p := range parts {
-		if p == "" {
+		switch {
+		case p == "":
 			return KeyError{"key", "has an empty part"}
+		case blank(p):
+			return KeyError{"key", "has a blank part"}
 		}
 	}
 	return KeyError{}
 }
+
+// blank reports whether s is white space alone, as a field that was not filled in. The first such message would make a
+// duplicate of every other one.
+func blank(s string) bool { return strings.TrimSpace(s) == "" }
 
 func faultOfParts(parts []string) KeyError {
 	if f := faultOfCount(parts); f != (KeyError{}) {

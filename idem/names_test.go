@@ -90,7 +90,7 @@ func everyMove(t *testing.T, once idem.Once, pool *pgxpool.Pool) {
 	broken.Send = func(context.Context, string) (string, error) { return "", io.ErrUnexpectedEOF }
 	key := stripe.Key("moves", "call").OccurredAt(time.Now())
 	_, _, err := broken.Run(ctx, pool, key)
-	require.Same(t, io.ErrUnexpectedEOF, err)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	open, err := once.Open(ctx, pool, idem.Scope{}, 10)
 	require.NoError(t, err)
 	require.Len(t, open, 1)

@@ -35,7 +35,7 @@ func (o Outcome) String() string {
 
 // DB is what [Run] needs to begin its transaction: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
 // A pgx.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not compile; a
-// connection that is in a transaction is refused.
+// connection that is in a transaction is refused. Over a wrapper a duplicate takes one round trip more, for its ROLLBACK.
 type DB interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
@@ -52,9 +52,13 @@ type Once struct {
 	// yours still ends the claim earlier, with its own error. 0 waits for as long as the context and those allow. With
 	// Do, MaxWait costs four short statements in the claim's round trip; a context that ends during the wait, instead,
 	// costs the transaction and its connection.
+	//
+	// It does not bound the wait for a lock on the table itself (DDL), which may come while the driver prepares the claim:
+	// a lock_timeout of the session does. Each Do with MaxWait is a subtransaction, and from the 65th in one transaction on
+	// PostgreSQL looks them up more slowly. A server too slow to claim within MaxWait gets ErrInProgress, too.
 	MaxWait time.Duration
 
-	// Tries is how many transactions Run begins at the most. 0 means 10: with the pauses between them (exponential, at
+	// Tries is how many transactions Run begins at the most. 0 means 10, less is refused: with the pauses between them (exponential, at
 	// most 1 s, random), about two seconds.
 	Tries int
 
@@ -79,7 +83,8 @@ type Once struct {
 //     error, unchanged, or panics on. A Commit cannot succeed then. To go on, call Do inside a savepoint of your own
 //     (tx.Begin) and roll back to it: key and effect are gone together, what was written before and after stays.
 //   - Any other error comes as an *[Error], or as a *[KeyError] before any SQL. An error of the server's has failed
-//     tx, as always. [ErrInProgress], [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable.
+//     tx, as always. Where nothing was sent, for rows are open or ctx is done, tx stays as it was. [ErrInProgress],
+//     [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable.
 //
 // fn gets tx back behind a wrapper whose Commit and Rollback refuse; calling them fails the call. A nested tx.Begin is
 // fn's to use. fn that swallows an SQL error, or leaves rows open, gets an error from Do though it returned nil. fn must
@@ -88,8 +93,8 @@ type Once struct {
 // BEGIN behind it pgx cannot tell it. What fn does outside of tx (mail, HTTP) is not undone by a roll back, and is done
 // again by the next delivery.
 //
-// The caller owns tx: Do begins, commits and rolls back nothing. A done ctx closes tx's connection, as in pgx. tx is not
-// safe for concurrent use; Do on different transactions is. fn must not be nil.
+// The caller owns tx: Do begins, commits and rolls back nothing. A ctx that ends during a statement closes tx's
+// connection, as in pgx. tx is not safe for concurrent use; Do on different transactions is. fn must not be nil.
 func Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
 	return Once{}.Do(ctx, tx, key, fn)
 }
@@ -127,7 +132,7 @@ func (o Once) Run(ctx context.Context, db DB, key Key, fn func(context.Context, 
 	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
 		var tx pgx.Tx
 		begun := func(t pgx.Tx) { tx = t }
-		return claim.Run(ctx, pg.FromPgxDB(db, o.TxOptions, begun), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
+		return claim.Run(ctx, pg.FromPgxLender(db, lender(db), o.TxOptions, begun), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
 	})
 }
 

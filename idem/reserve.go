@@ -73,16 +73,11 @@ func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) 
 // transaction: what the answer of the provider leads to in the database belongs into the same one. The lease may have run
 // out meanwhile, as long as nobody took over. A tx at REPEATABLE READ whose snapshot is older than the reservation does not
 // see it: that is ErrLostLease, too. After an error, [ErrLostLease] among them, tx is failed, as after an SQL
-// error, so that this holder's writes cannot be committed. The caller owns tx.
+// error, so that this holder's writes cannot be committed; unless nothing was sent, see [Do]. The caller owns tx.
 //
 // Duplicates of a [Call] decode value as JSON: to settle one of those by hand, give it the JSON of its answer.
 func (r Reservation) Confirm(ctx context.Context, tx pgx.Tx, value []byte) error {
-	t := pg.FromPgxTx(tx)
-	err := r.move(func(h front.Held) error { return h.Confirm(ctx, t, value) })
-	if err != nil {
-		t.Fail(ctx)
-	}
-	return err
+	return front.Settle(ctx, pg.FromPgxTx(tx), value, r.move)
 }
 
 // Fail settles the key with a failure that no retry can mend; duplicates get value in a *[FinalError]. db may be a pool,

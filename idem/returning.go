@@ -35,7 +35,7 @@ func (r Returning[T]) Run(ctx context.Context, db DB, key Key, fn func(context.C
 	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
 		var tx pgx.Tx
 		begun := func(t pgx.Tx) { tx = t }
-		return claim.Run(ctx, pg.FromPgxDB(db, r.Once.TxOptions, begun), c, func(ctx context.Context) error {
+		return claim.Run(ctx, pg.FromPgxLender(db, lender(db), r.Once.TxOptions, begun), c, func(ctx context.Context) error {
 			return keep(ctx, c, tx, v, fn)
 		})
 	})

@@ -25,7 +25,8 @@ var ErrNotRun = errors.New("pgerr: statement not run, because an earlier one of 
 //		}
 //	}
 //
-// Here the results of the skipped statements, and the callbacks of [pgx.QueuedQuery], get [ErrNotRun]. Close returns the
+// Here the results of the skipped statements, and the callbacks of [pgx.QueuedQuery], get [ErrNotRun]. A callback of a
+// skipped statement is called once at the most; in some query exec modes pgx calls none. Close returns the
 // first error of the batch, as in pgx: it is about the batch, and does not say which of its statements failed.
 //
 // A statement that failed takes the batch with it, and a transaction of the caller as well: nothing of either is kept. To
@@ -46,7 +47,12 @@ func SendBatch(
 		q.Fn = func(br pgx.BatchResults) error {
 			own := &batchResults{BatchResults: br, state: s}
 			if fn != nil {
-				return fn(own)
+				skipped := s.failed != nil
+				err := fn(own)
+				if skipped && err == nil {
+					return ErrNotRun // else pgx, whose results stand still, would call it again, for ever
+				}
+				return err
 			}
 			// Close reads the statements without a callback by itself and, in some query modes, goes on to the
 			// callback of the next one after an error. Read here, the error is noted.

@@ -204,3 +204,36 @@ func TestBatchPassesOn(t *testing.T) {
 		require.NoError(t, pgerr.SendBatch(t.Context(), pool, &pgx.Batch{}).Close())
 	})
 }
+
+// Each callback is called once at the most, whatever it makes of its error.
+func TestBatchCallsOnce(t *testing.T) {
+	t.Parallel()
+	inEachMode(t, func(t *testing.T, pool *pgxpool.Pool) {
+		for _, swallow := range []bool{false, true} {
+			ids := []string{"a", "old", "b", "c"}
+			calls, errs := make([]int, len(ids)), make([]error, len(ids))
+			b := eventBatch(ids...)
+			for i, q := range b.QueuedQueries {
+				q.QueryRow(func(row pgx.Row) error {
+					calls[i]++
+					if calls[i] > 99 {
+						return errors.New("called again and again")
+					}
+					if errs[i] = row.Scan(new(string)); swallow {
+						return nil
+					}
+					return errs[i]
+				})
+			}
+			require.True(t, pgerr.Duplicate(pgerr.SendBatch(t.Context(), pool, b).Close(), "events_pkey"))
+			require.NoError(t, errs[0])
+			require.True(t, calls[1] == 0 || pgerr.Duplicate(errs[1], "events_pkey"))
+			for i, n := range calls {
+				require.LessOrEqual(t, n, 1, "callback %d", i)
+				if i > 1 && n > 0 {
+					require.Equal(t, pgerr.ErrNotRun, errs[i])
+				}
+			}
+		}
+	})
+}

@@ -13,9 +13,10 @@ import (
 //
 //	false   nil
 //	        an error of severity ERROR: the server rolled back (40001, a deferred constraint, ...)
+//	        25P03: the session had ended before COMMIT came
 //	        pgx.ErrTxCommitRollback: the transaction had failed before
 //	        pgx.ErrTxClosed, sql.ErrTxDone: nothing was sent. If an earlier Commit ended the transaction, its answer counts
-//	true    40003, 08xxx, and every error of severity FATAL or PANIC
+//	true    40003, 08xxx, XXxxx, and every other error of severity FATAL or PANIC
 //	        a lost connection, a context that was done, any other error
 //
 // If err is or wraps an error with a method CommitUnknown() bool, that one decides. Of joined errors one that leaves it
@@ -23,6 +24,9 @@ import (
 //
 // pgx v4 and lib/pq keep the severity only in the server's language. Where it is not the English ERROR, an error of the
 // classes 22, 23, 40 and P0 counts as rolled back and every other one as unknown.
+//
+// lib/pq's ErrInFailedTransaction and pgx v4's ErrTxCommitRollback are a plain no, too. They are values of packages that
+// this one does not import, so it answers true; ask errors.Is for them first.
 //
 // It is meant for the error of COMMIT alone. The same error of an earlier statement says that there was no COMMIT.
 func CommitUnknown(err error) bool {
@@ -50,8 +54,10 @@ func CommitUnknown(err error) bool {
 // rolledBack reports whether e, as the answer to COMMIT, says that the transaction was rolled back.
 func (e serverError) rolledBack() bool {
 	switch {
-	case e.code == "40003", e.class() == "08": // statement_completion_unknown; connections
+	case e.code == "40003", e.class() == "08", e.class() == "XX": // statement_completion_unknown; connections; internal errors
 		return false
+	case e.code == "25P03": // idle_in_transaction_session_timeout ends before the next statement is read, never in one
+		return true
 	case e.severity != "":
 		return e.severity == "ERROR"
 	case e.label == "ERROR":

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/internal/faultconn"
@@ -80,6 +81,26 @@ func beginSQL(t *testing.T, db *sql.DB) transaction {
 		func(sql string) error { _, err := tx.ExecContext(t.Context(), sql); return err },
 		func(context.Context) error { return tx.Commit() },
 		func() { _ = tx.Rollback(); _ = db.Close() },
+	}
+}
+
+// Answers to COMMIT that a test server does not give at will.
+func TestCommitCodes(t *testing.T) {
+	t.Parallel()
+	for code, c := range map[string]struct {
+		severity string
+		unknown  bool
+	}{
+		"XX000": {"ERROR", true}, "XX001": {"ERROR", true}, "XX002": {"FATAL", true},
+		"25P03": {"FATAL", false}, "25P04": {"FATAL", true}, "57P01": {"FATAL", true}, "23503": {"ERROR", false},
+	} {
+		for driver, err := range map[string]error{
+			"pgx":    &pgconn.PgError{Code: code, Severity: c.severity, SeverityUnlocalized: c.severity},
+			"pgx v4": &pgconn4.PgError{Code: code, Severity: c.severity},
+			"lib/pq": &pq.Error{Code: pqerror.Code(code), Severity: c.severity},
+		} {
+			require.Equal(t, c.unknown, pgerr.CommitUnknown(err), "%s %s", driver, code)
+		}
 	}
 }
 
@@ -233,7 +254,8 @@ func TestCommitUnknownValues(t *testing.T) {
 	}{
 		{"nil", nil, false},
 		{"any", errors.New("x"), true},
-		{"ERROR", v5("XX000", "ERROR"), false},
+		{"ERROR", v5("P0001", "ERROR"), false},
+		{"internal error", v5("XX000", "ERROR"), true},
 		{"FATAL", v5("XX000", "FATAL"), true},
 		{"PANIC", v5("XX000", "PANIC"), true},
 		{"FATAL of a usual code", v5("40001", "FATAL"), true},

@@ -7,7 +7,8 @@ package pgerr
 //	        55P03                        lock_timeout, NOWAIT
 //	        08xxx without 08007          connection failed; PgBouncer's own refusals are 08P01
 //	        57P01 57P02 57P03 57P05      server stops, starts or recovers; idle session ended
-//	        25P03                        idle in transaction for too long: the session is gone
+//	        26000                        a prepared statement is gone: the driver drops it from its cache, and makes it anew
+//	        XX000 58000, of severity FATAL   how some poolers say that they have no server
 //	        25006                        read-only: after a failover, the connection may lead to a standby
 //	        53000 53100 53200 53300      out of a resource: disk, memory, connections
 //	        a lost or refused connection, and a statement that was not sent at all (pgconn.SafeToRetry)
@@ -16,7 +17,7 @@ package pgerr
 //
 //	false   nil
 //	        a context of the caller that is canceled or past its deadline
-//	        57014, 25P04                 somebody set a limit and it was reached; whoever set it decides
+//	        57014, 25P03, 25P04          somebody set a limit and it was reached; whoever set it decides
 //	        08007, 40003                 the server does not know whether the transaction was committed
 //	        53400                        a configured limit, which the next run would meet again
 //	        constraint violations, syntax, permissions, wrong passwords, and every other code
@@ -56,9 +57,11 @@ func (e serverError) passes() bool {
 	switch e.code {
 	case SerializationFailure, DeadlockDetected, LockNotAvailable, ReadOnlySQLTransaction,
 		"57P01", "57P02", "57P03", "57P05", // shutdowns, recovery, idle_session_timeout
-		"25P03",                            // idle_in_transaction_session_timeout
+		"26000",                            // invalid_sql_statement_name
 		"53000", "53100", "53200", "53300": // disk, memory, connections
 		return true
+	case "XX000", "58000":
+		return e.severity == "FATAL" || e.severity == "" && e.label == "FATAL"
 	case "08007": // transaction_resolution_unknown
 		return false
 	}

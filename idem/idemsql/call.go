@@ -26,11 +26,12 @@ type Call[T any] struct {
 	Lease time.Duration
 
 	// Remembers is how long after the first attempt the provider still knows externalKey: 23 hours are safe with Stripe's
-	// v1 API. 0: it knows none, so that an interrupted attempt is idem.ErrUnknown.
+	// v1 API. 0: it knows none, so that an interrupted attempt is idem.ErrUnknown. Otherwise it must not be shorter than Lease.
 	Remembers time.Duration
 
 	// Send makes the call, and passes externalKey to the provider. It runs outside of any transaction, holds no connection
-	// of the pool, and may run again with the same externalKey. It must heed its context. Its error is one of three: marked
+	// of the pool, and may run again with the same externalKey. It must heed its context, and not be nil. Its error comes
+	// wrapped, so that [idem.Retryable] knows whether the next delivery makes another attempt, and is one of three: marked
 	// by [idem.Final], no retry can mend it, and it is stored; marked by [idem.Unsent], nothing was sent; any other one, a
 	// time-out among them, leaves open what happened, and the next delivery tries again while the provider remembers.
 	Send func(ctx context.Context, externalKey string) (T, error)

@@ -336,7 +336,8 @@ func TestMarksAreShared(t *testing.T) {
 		c := s.till(stripe.Key("1"))
 		c.Send = func(context.Context, string) (string, error) { return "", fmt.Errorf("around: %w", idem.Unsent(own)) }
 		_, _, err := c.Run(s.ctx, s.sound, stripe.Key("1"))
-		require.Same(s, own, err)
+		require.ErrorIs(s, err, own)
+		require.EqualError(s, err, "own")
 		require.Zero(s, s.keys(stripe.Key("1")))
 	}, typical[0])
 }

@@ -98,8 +98,11 @@ func TestConformance(t *testing.T) {
 		}
 		t.Run(driver.name, func(t *testing.T) {
 			conformance.Run(t, conformance.Door{
-				Open:     func(t *testing.T) conformance.DB { return newDB(migrated(t, driver.open(t, pgtest.DSN(t), nil))) },
-				Features: conformance.Features{FnCannotEnd: true},
+				Open: func(t *testing.T) conformance.DB { return newDB(migrated(t, driver.open(t, pgtest.DSN(t), nil))) },
+				Features: conformance.Features{
+					FnCannotEnd: true,
+					BusyUnnamed: strings.HasPrefix(driver.name, "pq"), BusySticks: strings.HasPrefix(driver.name, "stdlib"),
+				},
 			})
 		})
 	}
@@ -151,7 +154,7 @@ func TestConformanceOfLayouts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conformance.Run(t, conformance.Door{
 				Open:     func(t *testing.T) conformance.DB { return newDB(migrated(t, overPQ("")(t, pgtest.DSN(t), nil))) },
-				Features: conformance.Features{FnCannotEnd: true},
+				Features: conformance.Features{FnCannotEnd: true, BusyUnnamed: true},
 				Layout:   layout,
 			})
 		})
@@ -299,6 +302,14 @@ func (t sqlTx) Rollback(context.Context) error {
 		return tx.Rollback()
 	}
 	return errNoEnd
+}
+
+func (t sqlTx) Leave(ctx context.Context) (func(), error) {
+	rows, err := t.q.QueryContext(ctx, `SELECT generate_series(1, 100000)`)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = rows.Close() }, rows.Err()
 }
 
 // Nested does what a careful user of database/sql does, and GORM's nested Transaction.

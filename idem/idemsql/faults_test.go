@@ -447,6 +447,10 @@ func TestCutAtEveryMessage(t *testing.T) {
 						out, err := w.run(ctx, db, key, s.effect(key, new(atomic.Int32)))
 						s.gone(db)
 						s.checkCut(key, seen, out, err, script)
+						if script.Mode != faultconn.Pass && err != nil {
+							require.NotEqual(s, "Run", w.name, "one cut is met by the next try: %v\n%v", err, script)
+							require.True(s, idem.Retryable(err), "%v\n%v", err, script)
+						}
 					}
 					counted := &faultconn.Script{}
 					cut(counted, false)

@@ -40,9 +40,13 @@ type Once struct {
 	// of yours still ends the claim earlier, with its own error. 0 waits for as long as the context and those allow. With
 	// Do, MaxWait costs four statements more, with Run two, each a round trip; a context that ends during the wait,
 	// instead, costs the transaction and its connection.
+	//
+	// It does not bound the wait for a lock on the table itself (DDL), which may come while the driver prepares the claim:
+	// a lock_timeout of the session does. Each Do with MaxWait is a subtransaction, and from the 65th in one transaction on
+	// PostgreSQL looks them up more slowly. A server too slow to claim within MaxWait gets idem.ErrInProgress, too.
 	MaxWait time.Duration
 
-	// Tries is how many transactions Run begins at the most. 0 means 10: with the pauses between them (exponential, at
+	// Tries is how many transactions Run begins at the most. 0 means 10, less is refused: with the pauses between them (exponential, at
 	// most 1 s, random), about two seconds.
 	Tries int
 
@@ -69,7 +73,8 @@ type Once struct {
 //     (SAVEPOINT, or GORM's nested Transaction) and roll back to it: key and effect are gone together, what was written
 //     before and after stays.
 //   - Any other error comes as an *[idem.Error], or as a *[idem.KeyError] before any SQL. An error of the server's, or of
-//     the connection, has failed tx. ErrInProgress, ErrPayloadMismatch, ErrExpired, ErrUnfinished and a *FinalError of
+//     the connection, has failed tx. Where nothing was sent, for ctx is done, or rows are open and the driver says so by
+//     driver.ErrBadConn, tx is as the driver leaves it. ErrInProgress, ErrPayloadMismatch, ErrExpired, ErrUnfinished and a *FinalError of
 //     package idem leave it usable.
 //
 // fn gets tx back as a [Tx], which has no Commit and no Rollback. It may as well use tx itself, or what is built on it: a

@@ -63,7 +63,8 @@ func (o Once) Reserve(ctx context.Context, db DB, key idem.Key, lease time.Durat
 // transaction: what the answer of the provider leads to in the database belongs into the same one. The lease may have run
 // out meanwhile, as long as nobody took over. A tx at REPEATABLE READ whose snapshot is older than the reservation does not
 // see it: that is [idem.ErrLostLease], too. After an error, ErrLostLease among them, tx is failed, as after an SQL error,
-// so that this holder's writes cannot be committed. The caller owns tx; like [Do], Confirm refuses a *sql.DB.
+// so that this holder's writes cannot be committed; unless nothing was sent, see [Do]. The caller owns tx; like [Do],
+// Confirm refuses a *sql.DB.
 //
 // Duplicates of a [Call] decode value as JSON: to settle one of those by hand, give it the JSON of its answer.
 func (r Reservation) Confirm(ctx context.Context, tx Conn, value []byte) error {
@@ -71,11 +72,7 @@ func (r Reservation) Confirm(ctx context.Context, tx Conn, value []byte) error {
 	if err != nil {
 		return r.once.translate(r.Key, err)
 	}
-	err = r.move(func(h front.Held) error { return h.Confirm(ctx, seam, value) })
-	if err != nil {
-		_ = seam.Fail(ctx)
-	}
-	return err
+	return front.Settle(ctx, seam, value, r.move)
 }
 
 // Fail settles the key with a failure that no retry can mend; duplicates get value in a *[idem.FinalError]. db may be a

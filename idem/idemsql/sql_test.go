@@ -593,3 +593,19 @@ func (t liarTx) Commit() error {
 	_ = t.Tx.Commit()
 	return nil
 }
+
+// A consumer that shuts down closes its database, and must not send what it was at to the dead letters.
+func TestClosedDB(t *testing.T) {
+	sites(t, func(s *site) {
+		fn := func(context.Context, idemsql.Tx) error { return nil }
+		db := s.broken(nil)
+		conn, err := db.Conn(s.ctx)
+		require.NoError(s, err)
+		require.NoError(s, conn.Close())
+		_, err = idemsql.Run(s.ctx, conn, stripe.Key("1"), fn)
+		require.True(s, idem.Retryable(err), "%v", err)
+		require.NoError(s, db.Close())
+		_, err = idemsql.Run(s.ctx, db, stripe.Key("1"), fn)
+		require.True(s, idem.Retryable(err), "%v", err)
+	}, typical...)
+}

@@ -81,6 +81,14 @@ type Failure struct {
 	// unclear: a statement has failed, or its answer was not had. The row may be in the transaction all the same: a
 	// context that ends while database/sql reads the answer fails the call, and not the statement.
 	unclear bool
+
+	unsent bool // nothing was sent, and the transaction is as it was
+}
+
+// Unsent reports whether err is a *Failure of a call that sent nothing.
+func Unsent(err error) bool {
+	f, ok := err.(*Failure)
+	return ok && f.unsent
 }
 
 func (f *Failure) Error() string {
@@ -116,6 +124,15 @@ const (
 	stageCommit  = "commit"
 	stageReserve = "reserve"
 )
+
+// sent is failed, for the error of a Send of stmts to a caller's transaction, which may not have been sent at all.
+func (c *Claim) sent(stage string, err error, stmts ...*pg.Stmt) *Failure {
+	f := c.failed(stage, err)
+	if !stmts[0].Done && pg.Unsent(err) {
+		f.unsent, f.unclear = true, false
+	}
+	return f
+}
 
 // failed wraps an error of the server or the connection at stage, and says what to do where the code tells.
 func (c *Claim) failed(stage string, err error) *Failure {

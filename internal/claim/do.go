@@ -2,6 +2,7 @@ package claim
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math"
@@ -41,12 +42,19 @@ func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error)
 // undo is deferred, and nothing recovered: a panic keeps its stack, and runtime.Goexit (t.FailNow) is covered too. Where
 // undo finds that tx had ended before, the key may be committed with half of the effect, and fn's error alone would hide it.
 func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) error, undo func(context.Context) error) (err error) {
+	var unanswered error // by Check, after fn had returned nil
 	good := false
 	defer func() {
 		if good {
 			return
 		}
-		if ended := undo(ctx); err != nil && errors.Is(ended, pg.ErrTxEnded) && !errors.Is(err, pg.ErrTxEnded) {
+		ended := undo(ctx)
+		switch {
+		case unanswered != nil:
+			err = notAnswered(unanswered, ended)
+		case errors.Is(ended, pg.ErrCanceled) && errors.Is(err, sql.ErrTxDone):
+			err = &Failure{Stage: stageConfirm, Err: fmt.Errorf("%w, and fn returned: %w", ended, err)}
+		case err != nil && errors.Is(ended, pg.ErrTxEnded) && !errors.Is(err, pg.ErrTxEnded):
 			err = &Failure{
 				Stage: stageFn, Err: fmt.Errorf("%w, and fn returned: %w", ended, err),
 				Hint: "fn ended the transaction in SQL text: look what it committed, for the key may be there without the whole effect",
@@ -56,11 +64,29 @@ func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) e
 	if err := fn(ctx); err != nil {
 		return err
 	}
-	if err := tx.Check(ctx, xid); err != nil {
+	switch err := tx.Check(ctx, xid); {
+	case errors.Is(err, pg.ErrNoAnswer):
+		unanswered = err
+		return err
+	case errors.Is(err, pg.ErrCanceled):
+		return &Failure{Stage: stageConfirm, Err: err}
+	case err != nil:
 		return Misuse(err)
 	}
 	good = true
 	return nil
+}
+
+// notAnswered is the failure of a call whose fn returned nil, and whose transaction then did not answer. ended is what the
+// roll back found. Where the connection is lost, or the server says why, fn has no part in it.
+func notAnswered(err, ended error) error {
+	switch {
+	case pgerr.Code(err) != "", errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(ended, pg.ErrLost) && pgerr.Retryable(err):
+	default: // rows are open
+		return Misuse(err)
+	}
+	return &Failure{Stage: stageConfirm, Err: err}
 }
 
 // Misuse is the failure of a call whose fn returned nil and left its transaction in a state that nil does not stand for.
@@ -78,7 +104,7 @@ func (c *Claim) claim(ctx context.Context, tx pg.Tx) (fresh bool, xid int64, res
 		}
 		m := c.look(0)
 		if err := tx.Send(ctx, m.stmts()...); err != nil {
-			return false, 0, Result{}, c.failed(stageConfirm, err)
+			return false, 0, Result{}, c.sent(stageConfirm, err, m.read)
 		}
 		switch res, err = c.verdict(m); err {
 		case nil:
@@ -99,7 +125,7 @@ func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh
 	}
 	if c.MaxWait <= 0 {
 		if err := tx.Send(ctx, ins); err != nil {
-			return false, 0, c.failed(stageClaim, err)
+			return false, 0, c.sent(stageClaim, err, ins)
 		}
 		return ins.Rows == 1, xid, nil
 	}
@@ -112,7 +138,7 @@ func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh
 	case err == nil:
 		return ins.Rows == 1, xid, nil
 	case !save.Done || ins.Done || !timedOut(err, begun, left):
-		return false, 0, c.failed(stageClaim, err)
+		return false, 0, c.sent(stageClaim, err, save)
 	}
 	// Rolling back to the savepoint restores the settings, too. Why not both in one round trip: in a failed transaction
 	// the server prepares nothing but statements that end it, and pgx would prepare the RELEASE first.
@@ -149,7 +175,8 @@ func retryable(err error) bool {
 	switch {
 	case errors.As(err, &f) && f.Stage == stageClaim && pgerr.Is(err, "23505"):
 		// While the index of the key is rebuilt concurrently, ON CONFLICT may meet the index that is being built, which
-		// it does not absorb. It's never a duplicate.
+		// it does not absorb. So it is with another unique constraint of the table, where the same event comes twice at
+		// once. It's never a duplicate.
 		return true
 	case pgerr.Is(err, "55P03"), pgerr.Is(err, "25006"):
 		// The caller's own lock_timeout has said how long to wait; and the pool's next connection leads to the same standby.

@@ -147,7 +147,7 @@ func (c *Claim) within(ctx context.Context, conn pg.Conn, deadline time.Time, st
 func (c *Claim) move(ctx context.Context, conn pg.Conn, stage, sql string, l Lease, args ...any) error {
 	s := c.moveStmt(sql, l, args...)
 	if err := conn.Send(ctx, s); err != nil {
-		return c.failed(stage, err)
+		return c.sent(stage, err, s)
 	}
 	if s.Rows == 0 {
 		return &Failure{Stage: stage, Err: ErrLostLease}
@@ -160,7 +160,7 @@ func (c *Claim) moveStmt(sql string, l Lease, args ...any) *pg.Stmt {
 }
 
 // Confirm settles the key in the caller's transaction. A holder that lost its lease must not have its effects committed,
-// whatever the caller does with the error: the front door fails the transaction after any.
+// whatever the caller does with the error: the front door fails the transaction after any but that of Unsent.
 func (c *Claim) Confirm(ctx context.Context, tx pg.Tx, l Lease, value []byte) error {
 	return c.move(ctx, tx, stageConfirm, c.SQL.confirm, l, bytes(value))
 }
@@ -243,7 +243,7 @@ func (r *run) finish(ctx context.Context, l Lease, value []byte) error {
 func (r *run) finished(ctx context.Context, tx pg.OwnTx, l Lease) error {
 	lost := &Failure{Stage: stageConfirm, Err: ErrLostLease}
 	if r.lost == nil {
-		tx.Rollback(ctx)
+		_ = tx.Rollback(ctx)
 		return lost
 	}
 	var rec Record

@@ -118,7 +118,7 @@ func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
 }
 
 func (r *run) effect(ctx context.Context, tx pg.OwnTx, xid int64) error {
-	return effect(ctx, tx, xid, func(ctx context.Context) error {
+	err := effect(ctx, tx, xid, func(ctx context.Context) error {
 		err := r.fn(ctx)
 		if err != nil {
 			// Only an error that this transaction met calls for another: fn may have been told the same by somebody else.
@@ -126,16 +126,24 @@ func (r *run) effect(ctx context.Context, tx pg.OwnTx, xid int64) error {
 		}
 		return err
 	}, func(ctx context.Context) error {
-		defer tx.Rollback(ctx)
-		return tx.Check(ctx, xid)
+		state := tx.Check(ctx, xid)
+		if lost := tx.Rollback(ctx); lost != nil && !errors.Is(state, pg.ErrTxEnded) {
+			return lost
+		}
+		return state
 	})
+	if f, ok := err.(*Failure); ok && f.Stage == stageConfirm {
+		// The connection was lost behind fn. Nothing of it is committed, and the limit of a Check is not the caller's.
+		r.again = ctx.Err() == nil && (retryable(err) || errors.Is(err, context.DeadlineExceeded))
+	}
+	return err
 }
 
 // commit commits, and keeps what is needed to settle the answer when it does not come.
 func (r *run) commit(ctx context.Context, tx pg.OwnTx, xid int64) error {
 	if err := ctx.Err(); err != nil {
 		// Nothing is sent, so that this is a plain no. A Commit with a done context would close the connection.
-		tx.Rollback(ctx)
+		_ = tx.Rollback(ctx)
 		return &Failure{Stage: stageCommit, Err: err}
 	}
 	err := tx.Commit(ctx)

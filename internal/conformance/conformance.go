@@ -28,6 +28,12 @@ type Door struct {
 type Features struct {
 	// FnCannotEnd: the transaction that fn gets has no Commit and no Rollback, so that there is nothing to refuse.
 	FnCannotEnd bool
+
+	// BusyUnnamed: what the driver says while rows are open is an error without a name, which may mean anything.
+	BusyUnnamed bool
+
+	// BusySticks: pgx/stdlib may keep a connection busy where a statement was tried while rows were open, whoever sent it.
+	BusySticks bool
 }
 
 // Schema is what the suite needs besides the dedup table. The table effects has no unique constraint: an effect that
@@ -131,6 +137,9 @@ type Tx interface {
 	Commit(ctx context.Context) error
 	Rollback(ctx context.Context) error
 
+	// Leave opens rows, and returns what closes them.
+	Leave(ctx context.Context) (closes func(), err error)
+
 	// Nested runs fn in a savepoint of the caller's own, released when fn returns nil and rolled back otherwise.
 	Nested(ctx context.Context, fn func(Tx) error) error
 }
@@ -150,6 +159,9 @@ func Run(t *testing.T, door Door) {
 		{"Keys", keys},
 		{"Setup", setup},
 		{"Running", running},
+		{"Losing", losing},
+		{"Ending", ending},
+		{"Unsent", unsent},
 		{"Observing", observing},
 		{"Returning", returning},
 		{"Reserving", reserving},

@@ -123,7 +123,7 @@ func keys(t *testing.T, door Door) {
 
 	t.Run("NothingInjected", func(t *testing.T) {
 		k := open(t, door)
-		for _, id := range []string{`'); DROP TABLE effects; --`, `\'; SELECT 1`, `$1`, `"`, "\u2028", "%s%d", "a\nb"} {
+		for _, id := range []string{`'); DROP TABLE effects; --`, `\'; SELECT 1`, `$1`, `"`, "a\u2028b", "%s%d", "a\nb"} {
 			key := idem.Scope{Source: id, Operation: id}.Key(id)
 			out, err := k.db.Run(k.ctx, Settings{}, key, effect("a"))
 			require.NoError(t, err)

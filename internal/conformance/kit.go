@@ -20,7 +20,10 @@ type kit struct {
 // patience bounds everything that a test waits for.
 const patience = 30 * time.Second
 
-func open(t *testing.T, door Door) kit {
+func open(t *testing.T, door Door) kit { return opened(t, door, true) }
+
+// opened is open; keep is false for a test that leaves sessions behind which others cannot use.
+func opened(t *testing.T, door Door, keep bool) kit {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
@@ -33,7 +36,7 @@ func open(t *testing.T, door Door) kit {
 		if !k.db.Idle(ctx) {
 			t.Error("a connection or a transaction is still open")
 		}
-		if !t.Failed() {
+		if keep && !t.Failed() {
 			door.shelf.put(db)
 		}
 	})

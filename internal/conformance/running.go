@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -61,6 +62,78 @@ func running(t *testing.T, door Door) {
 		})
 		require.True(t, pgerr.Is(err, "40001"), "%v", err)
 		require.EqualValues(t, 1, calls.Load())
+	})
+
+	// A session whose prepared statements somebody has dropped, as DISCARD ALL of a pooler does.
+	t.Run("StatementsAreGone", func(t *testing.T) {
+		k := opened(t, door, false)
+		for i := range 3 {
+			out, err := k.db.Run(k.ctx, Settings{}, scope.Key(fmt.Sprint(i)), func(ctx context.Context, tx Tx) error {
+				if err := effect("a")(ctx, tx); err != nil {
+					return err
+				}
+				return tx.Exec(ctx, `DEALLOCATE ALL`)
+			})
+			require.NoError(t, err)
+			require.Equal(t, idem.Executed, out, "call %d", i)
+		}
+	})
+
+	// The server ends a session that is idle in its transaction for longer than it allows: a plain no, and the next run
+	// would meet the same limit. A driver that hides the code calls it a lost connection.
+	t.Run("IdleForTooLong", func(t *testing.T) {
+		k := open(t, door)
+		var calls int
+		_, err := k.db.Run(k.ctx, Settings{Tries: 3}, scope.Key("evt_1"), func(ctx context.Context, tx Tx) error {
+			calls++
+			pid, err := tx.Int(ctx, `SELECT pg_backend_pid()`)
+			if err != nil {
+				return err
+			}
+			if err := tx.Exec(ctx, `SET LOCAL idle_in_transaction_session_timeout = '20ms'`); err != nil {
+				return err
+			}
+			k.until("the backend is gone", func() bool {
+				n, err := k.db.Int(k.ctx, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1::int4`, pid)
+				return err == nil && n == 0
+			})
+			return nil
+		})
+		require.Error(t, err)
+		require.False(t, pgerr.CommitUnknown(err), "%v", err)
+		require.True(t, idem.Retryable(err), "%v", err)
+		if pgerr.Code(err) != "" {
+			require.Equal(t, "25P03", pgerr.Code(err))
+			require.Equal(t, 1, calls)
+		}
+		k.wantKeys(0)
+	})
+
+	// The table has another unique constraint than the one that claims name, and the same event comes several times at
+	// once: one of them may meet that constraint first, which is no duplicate yet, and no failure.
+	t.Run("AnotherConstraint", func(t *testing.T) {
+		k := open(t, door)
+		index := `CREATE UNIQUE INDEX another ON processed_events (key, operation, source, failed)`
+		if door.Layout == dedup.Weekly {
+			index = `CREATE UNIQUE INDEX another ON processed_events (key, operation, source, failed, bucket)`
+		}
+		k.exec(k.db, index)
+		const at, rounds = 4, 30
+		for i := range rounds {
+			key, begin := scope.Key(fmt.Sprint(i)), make(chan struct{})
+			var calls []<-chan answer
+			for range at {
+				calls = append(calls, async(func() (idem.Outcome, error) {
+					<-begin
+					return k.db.Run(k.ctx, Settings{}, key, effect(key.ID()))
+				}))
+			}
+			close(begin)
+			for _, call := range calls {
+				require.NoError(t, k.await(call).err)
+			}
+			k.wantEffects(key.ID(), 1)
+		}
 	})
 
 	// A deferred constraint fails COMMIT: a plain no, with fn done and undone.

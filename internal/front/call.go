@@ -39,8 +39,8 @@ func (c Call[T]) run(ctx context.Context, engine *claim.Claim) (v T, res claim.R
 	if err := checkLease("reserve", c.Lease); err != nil {
 		return v, res, err
 	}
-	if c.ReadOnly {
-		return v, res, &claim.Failure{Stage: "reserve", Err: errReadOnly}
+	if err := c.check(); err != nil {
+		return v, res, &claim.Failure{Stage: "reserve", Err: err}
 	}
 	begun := time.Now()
 	held, rec, res, err := engine.Reserve(ctx, c.Conn, c.Lease, max(c.Remembers, 0))
@@ -80,6 +80,19 @@ func (c Call[T]) run(ctx context.Context, engine *claim.Claim) (v T, res claim.R
 	return v, res, nil
 }
 
+// check refuses what could never end well, before anything is reserved.
+func (c Call[T]) check() error {
+	switch {
+	case c.Send == nil:
+		return errNoSend
+	case c.ReadOnly:
+		return errReadOnly
+	case c.Remembers > 0 && c.Lease > c.Remembers:
+		return errLongLease
+	}
+	return nil
+}
+
 // send makes one attempt, and says whether that has settled or released the key.
 func (c Call[T]) send(ctx context.Context, engine *claim.Claim, held claim.Lease, until time.Time) (v T, settled bool, err error) {
 	release := func(ctx context.Context) error { return engine.Release(ctx, c.Conn, held) }
@@ -92,12 +105,15 @@ func (c Call[T]) send(ctx context.Context, engine *claim.Claim, held claim.Lease
 	v, err = c.Send(sendCtx, c.External)
 	var m *marked
 	if err == nil || !errors.As(err, &m) {
+		if err != nil {
+			err = &Attempt{err, c.Remembers > 0}
+		}
 		return v, false, err
 	}
 	// Without the mark, and what was wrapped around it: a Send that makes a Call of its own must give its word itself.
 	err = m.err
 	if !m.final {
-		settled, err = settle(ctx, err, err, release)
+		settled, err = settle(ctx, err, &Attempt{err, true}, release)
 		return v, settled, err
 	}
 	text := failureText(err)

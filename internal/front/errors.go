@@ -40,6 +40,14 @@ type marked struct {
 func (m *marked) Error() string { return m.err.Error() }
 func (m *marked) Unwrap() error { return m.err }
 
+// Attempt is the error of a Send, as it came. Again says that the next delivery makes another attempt.
+type Attempt struct {
+	error
+	Again bool
+}
+
+func (a *Attempt) Unwrap() error { return a.error }
+
 // Mark marks an error of a call's Send: no retry can mend it (final), or nothing was sent. Mark of nil is nil.
 func Mark(err error, final bool) error {
 	if err == nil {

@@ -23,10 +23,15 @@ type Settings struct {
 
 const defaultTries = 10
 
+var errTries = errors.New("Tries must not be negative; 0 means 10")
+
 // Claim checks the table, and makes of a valid key what the engine takes. Its error is a *claim.Failure.
 func (s Settings) Claim(f Facts) (*claim.Claim, error) {
 	if err := s.Table.Validate(); err != nil {
 		return nil, &claim.Failure{Stage: "table", Err: err}
+	}
+	if s.Tries < 0 {
+		return nil, &claim.Failure{Stage: "settings", Err: errTries}
 	}
 	sql, err := claim.For(s.Table.Name, s.Table.Layout == dedup.Weekly)
 	if err != nil {
@@ -50,7 +55,7 @@ func (s Settings) Claim(f Facts) (*claim.Claim, error) {
 	if s.Table.Layout == dedup.Weekly {
 		c.Skew = claim.WeeklySkew
 	}
-	if c.Tries <= 0 {
+	if c.Tries == 0 {
 		c.Tries = defaultTries
 	}
 	return c, nil

@@ -11,9 +11,11 @@ import (
 )
 
 var (
-	errLease    = errors.New("the lease must be positive")
-	errReadOnly = errors.New("TxOptions are read-only: what Send brings could never be confirmed")
-	errNotHeld  = errors.New("this Reservation holds nothing; take one that Reserve returned with Executed")
+	errLease     = errors.New("the lease must be positive")
+	errReadOnly  = errors.New("TxOptions are read-only: what Send brings could never be confirmed")
+	errNoSend    = errors.New("Send is nil")
+	errLongLease = errors.New("the lease is longer than the provider remembers, so that no second attempt could ever be made")
+	errNotHeld   = errors.New("this Reservation holds nothing; take one that Reserve returned with Executed")
 )
 
 // Reserve reserves the key of c, whatever a provider remembers. Where the key is settled already there is no Lease.
@@ -36,6 +38,21 @@ func checkLease(stage string, lease time.Duration) error {
 type Held struct {
 	Claim *claim.Claim
 	Lease claim.Lease
+}
+
+// Settle confirms by move, which gives its argument what is held. After any error tx is failed, so that no commit brings
+// what a holder wrote that has lost its lease; but where nothing was sent, tx is as it was.
+func Settle(ctx context.Context, tx pg.Tx, value []byte, move func(func(Held) error) error) error {
+	unsent := false
+	err := move(func(h Held) error {
+		err := h.Confirm(ctx, tx, value)
+		unsent = claim.Unsent(err)
+		return err
+	})
+	if err != nil && !unsent {
+		_ = tx.Fail(ctx)
+	}
+	return err
 }
 
 // Confirm settles the key as done.

@@ -85,7 +85,7 @@ func (r *run) makeOnce(ctx context.Context) ([]pg.Name, error) {
 	}
 	made, err := schema.MakeWeeks(ctx, tx, r.t, r.oid)
 	if err != nil {
-		tx.Rollback(ctx)
+		_ = tx.Rollback(ctx)
 		return nil, err
 	}
 	return made, tx.Commit(ctx)
@@ -221,11 +221,11 @@ func (r *run) dropUnlessOpen(ctx context.Context, name pg.Name) (attached, open 
 		open, err = undone(ctx, tx, name)
 	}
 	if err != nil || attached || open {
-		tx.Rollback(ctx)
+		_ = tx.Rollback(ctx)
 		return attached, open, err
 	}
 	if err := tx.Send(ctx, &pg.Stmt{SQL: "DROP TABLE " + name.Quoted()}); err != nil {
-		tx.Rollback(ctx)
+		_ = tx.Rollback(ctx)
 		return false, false, err
 	}
 	return false, false, tx.Commit(ctx)

@@ -4,8 +4,11 @@ package pg
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Stmt is one statement of a [Conn.Send].
@@ -45,7 +48,8 @@ type Tx interface {
 
 	// Fail makes sure that the transaction cannot be committed, as an SQL error would, and that a rollback to a
 	// savepoint of the caller's makes it usable again. It works with a done context. Where the server cannot be told,
-	// the connection is closed. It returns ErrTxEnded where the transaction had ended already, however.
+	// the connection is closed. It returns ErrTxEnded or ErrCanceled where the transaction had ended already, however, and
+	// ErrLost where the connection was lost.
 	Fail(ctx context.Context) error
 }
 
@@ -53,6 +57,7 @@ type Tx interface {
 var (
 	ErrTxFailed = errors.New("an SQL error has failed the transaction")
 	ErrTxEnded  = errors.New("the transaction has ended")
+	ErrCanceled = errors.New("the transaction was rolled back when its context ended")
 	ErrLost     = errors.New("the connection is lost")
 	ErrRowsOpen = errors.New("rows are still open")
 	ErrNoAnswer = errors.New("the transaction does not answer: rows are still open, or the connection is lost")
@@ -65,8 +70,9 @@ type OwnTx interface {
 	// Commit commits. A nil error is the only yes; pgerr.CommitUnknown tells no from unknown.
 	Commit(ctx context.Context) error
 
-	// Rollback rolls back, whatever the state of the transaction and of ctx, and gives the connection back.
-	Rollback(ctx context.Context)
+	// Rollback rolls back, whatever the state of the transaction and of ctx, and gives the connection back. It returns
+	// ErrLost where the server could not be told, which is a roll back, too; else nil.
+	Rollback(ctx context.Context) error
 
 	// SendAndRollback is Send, then Rollback, in one round trip where the driver can.
 	SendAndRollback(ctx context.Context, stmts ...*Stmt) error
@@ -78,6 +84,17 @@ type DB interface {
 	// no transaction.
 	Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error)
 }
+
+// Unsent reports whether err says that its statement was not sent: rows were open, or the context was done. Of a batch it
+// says so of all, of several statements of database/sql of the first that is not Done. A driver may also say
+// driver.ErrBadConn of a connection that it has lost, on which nothing can be committed any more.
+func Unsent(err error) bool { return pgconn.SafeToRetry(err) || errors.Is(err, driver.ErrBadConn) }
+
+// notSent is the error of a statement that the adapter itself held back.
+type notSent struct{ error }
+
+func (e notSent) Unwrap() error     { return e.error }
+func (e notSent) SafeToRetry() bool { return true }
 
 // cleanupTime bounds what is done on behalf of a context that is done already.
 const cleanupTime = 5 * time.Second

@@ -2,7 +2,6 @@ package pg
 
 import (
 	"context"
-	"reflect"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -24,7 +23,7 @@ type pgxConn struct{ q Pgx }
 func (c pgxConn) Send(ctx context.Context, stmts ...*Stmt) error {
 	b := &pgx.Batch{}
 	queue(b, stmts...)
-	return withoutDetail(c.q.SendBatch(ctx, b).Close())
+	return WithoutDetail(c.q.SendBatch(ctx, b).Close())
 }
 
 // queue adds stmts to b; their Rows, Done and Dest are set when the results are read.
@@ -63,34 +62,5 @@ func (c pgxConn) Query(ctx context.Context, sql string, args []any, row func(sca
 		}
 		return nil
 	})
-	return withoutDetail(c.q.SendBatch(ctx, b).Close())
-}
-
-// withoutDetail drops the DETAIL of a server's error, which prints the key where a constraint of the table is violated, and
-// its CONTEXT, which prints parameters where log_parameter_max_length_on_error says so. It is kept out of reach, not only out of the message: callers log the struct, too.
-func withoutDetail(err error) error {
-	if pgErr, ok := err.(*pgconn.PgError); ok {
-		if pgErr.Detail == "" && pgErr.Where == "" {
-			return err
-		}
-		clean := *pgErr
-		clean.Detail, clean.Where = "", ""
-		return &clean
-	}
-	if _, ok := err.(interface{ SQLState() string }); !ok {
-		return err
-	}
-	// Another driver's, *pq.Error say: a struct with the same fields, which this package has no type for.
-	v := reflect.ValueOf(err)
-	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
-		return err
-	}
-	clean := reflect.New(v.Elem().Type())
-	clean.Elem().Set(v.Elem())
-	for _, name := range []string{"Detail", "Where"} {
-		if f := clean.Elem().FieldByName(name); f.IsValid() && f.CanSet() && f.Kind() == reflect.String {
-			f.SetString("")
-		}
-	}
-	return clean.Interface().(error)
+	return WithoutDetail(c.q.SendBatch(ctx, b).Close())
 }

@@ -17,12 +17,16 @@ type pgxTx struct {
 
 // Send sends a single statement without a batch: a claim that has no limit costs what its INSERT by hand would.
 func (t *pgxTx) Send(ctx context.Context, stmts ...*Stmt) error {
+	// Why not leave it to pgx: what it does before it finds the connection busy can keep the open rows from being closed.
+	if conn := t.tx.Conn(); !conn.IsClosed() && conn.PgConn().IsBusy() && alive(ctx, t.tx) {
+		return notSent{ErrRowsOpen}
+	}
 	if len(stmts) != 1 || stmts[0].Dest != nil {
 		return t.pgxConn.Send(ctx, stmts...)
 	}
 	tag, err := t.tx.Exec(ctx, stmts[0].SQL, stmts[0].Args...)
 	if err != nil {
-		return withoutDetail(err)
+		return WithoutDetail(err)
 	}
 	stmts[0].Rows, stmts[0].Done = tag.RowsAffected(), true
 	return nil
@@ -59,9 +63,9 @@ func (t *pgxTx) Check(ctx context.Context, _ int64) error {
 
 func (t *pgxTx) Fail(ctx context.Context) error {
 	switch err := t.Check(ctx, 0); err {
-	case ErrTxEnded:
+	case ErrTxEnded, ErrLost:
 		return err
-	case ErrTxFailed, ErrLost:
+	case ErrTxFailed:
 		return nil
 	}
 	ctx, cancel := detached(ctx)
@@ -83,10 +87,23 @@ type PgxDB interface {
 }
 
 // FromPgxDB adapts a pool or connection; each transaction is begun with opts, and handed to begun before any other use.
-func FromPgxDB(db PgxDB, opts pgx.TxOptions, begun func(pgx.Tx)) DB { return &pgxDB{db, opts, begun} }
+func FromPgxDB(db PgxDB, opts pgx.TxOptions, begun func(pgx.Tx)) DB {
+	return &pgxDB{db, nil, opts, begun}
+}
+
+// FromPgxLender is FromPgxDB, for a db that lend takes a connection out of, where lend is not nil. What lend returns besides
+// gives the connection back. The pgx.Tx of a pool would do that only with a round trip of its own, though the server has
+// ended the transaction already.
+func FromPgxLender(db PgxDB, lend Lend, opts pgx.TxOptions, begun func(pgx.Tx)) DB {
+	return &pgxDB{db, lend, opts, begun}
+}
+
+// Lend takes a connection out of a pool.
+type Lend func(context.Context) (conn PgxDB, back func(), err error)
 
 type pgxDB struct {
 	db    PgxDB
+	lend  Lend
 	opts  pgx.TxOptions
 	begun func(pgx.Tx)
 }
@@ -129,52 +146,74 @@ func (d *pgxDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 	if PgxInTx(d.db) {
 		return nil, errInTx
 	}
+	db, back := d.db, func() {}
+	if d.lend != nil {
+		var err error
+		if db, back, err = d.lend(ctx); err != nil {
+			return nil, err
+		}
+	}
 	b := &pgx.Batch{}
 	b.BeginTx(d.opts)
 	queue(b, stmts...)
-	br := d.db.SendBatch(ctx, b)
+	br := db.SendBatch(ctx, b)
 	tx := br.Tx()
 	err := br.Close()
 	if tx == nil {
+		back()
 		if err == nil {
 			err = errNoTx
 		}
 		return nil, err
 	}
-	own := &pgxOwnTx{pgxTx{pgxConn{tx}, tx}}
+	own := &pgxOwnTx{pgxTx{pgxConn{tx}, tx}, d.lend != nil, back}
 	if err != nil {
-		own.Rollback(ctx)
-		return nil, withoutDetail(err)
+		_ = own.Rollback(ctx)
+		return nil, WithoutDetail(err)
 	}
 	d.begun(tx)
 	return own, nil
 }
 
-type pgxOwnTx struct{ pgxTx }
+type pgxOwnTx struct {
+	pgxTx
+	lent bool // the connection is not tx's to give back
+	back func()
+}
 
-func (t *pgxOwnTx) Commit(ctx context.Context) error { return withoutDetail(t.tx.Commit(ctx)) }
+func (t *pgxOwnTx) Commit(ctx context.Context) error {
+	defer t.back()
+	return WithoutDetail(t.tx.Commit(ctx))
+}
 
-func (t *pgxOwnTx) Rollback(ctx context.Context) {
+func (t *pgxOwnTx) Rollback(ctx context.Context) error {
+	defer t.back()
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	// Open rows would make the ROLLBACK fail, and pgx then closes the connection: that is the roll back, too. pgx does
-	// the same for any other failure, so that there is nothing to do with the error.
-	_ = t.tx.Rollback(ctx)
+	// the same for any other failure.
+	if err := t.tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+		return ErrLost
+	}
+	return nil
 }
 
+// SendAndRollback takes one round trip where the connection is lent, and two elsewhere: a wrapper's pgx.Tx cannot be told
+// that the server has ended the transaction. (A Commit with a done context would tell it, and be an error in every trace.)
 func (t *pgxOwnTx) SendAndRollback(ctx context.Context, stmts ...*Stmt) error {
+	if !t.lent {
+		err := t.pgxConn.Send(ctx, stmts...)
+		_ = t.Rollback(ctx)
+		return err
+	}
 	b := &pgx.Batch{}
 	queue(b, stmts...)
 	b.Queue("ROLLBACK")
 	err := t.tx.SendBatch(ctx, b).Close()
 	if err != nil || t.tx.Conn().PgConn().TxStatus() != 'I' {
-		t.Rollback(ctx)
-		return withoutDetail(err)
+		_ = t.Rollback(ctx)
+		return WithoutDetail(err)
 	}
-	// The server has ended the transaction, and pgx does not know. A Commit with a context that is done sends nothing,
-	// marks the pgx.Tx as closed and gives the connection back: no round trip.
-	done, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	cancel()
-	_ = t.tx.Commit(done)
+	t.back()
 	return nil
 }

@@ -29,6 +29,9 @@ func (c sqlConn) Send(ctx context.Context, stmts ...*Stmt) error {
 }
 
 func (c sqlConn) sendOne(ctx context.Context, s *Stmt) error {
+	if err := ctx.Err(); err != nil {
+		return notSent{err} // database/sql returns the bare error, which may as well come in the middle
+	}
 	if s.Dest == nil {
 		res, err := c.q.ExecContext(ctx, s.SQL, s.Args...)
 		if err != nil {
@@ -65,7 +68,7 @@ func sqlError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	err = withoutDetail(err)
+	err = WithoutDetail(err)
 	if end := ctx.Err(); end != nil && !errors.Is(err, end) {
 		return fmt.Errorf("%w: %w", end, err)
 	}

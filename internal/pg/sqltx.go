@@ -39,15 +39,17 @@ type sqlTx struct{ sqlConn }
 
 func (t sqlTx) NeedsXID() bool { return true }
 
-func (t sqlTx) Check(ctx context.Context, xid int64) error {
-	ctx, cancel := detached(ctx)
+func (t sqlTx) Check(caller context.Context, xid int64) error {
+	ctx, cancel := detached(caller)
 	defer cancel()
 	var current *int64
 	err := t.Send(ctx, &Stmt{SQL: currentSQL, Dest: []any{&current}})
 	switch {
 	case err == nil && current != nil && *current == xid:
 		return nil
-	case err == nil, errors.Is(err, sql.ErrTxDone):
+	case errors.Is(err, sql.ErrTxDone):
+		return done(caller)
+	case err == nil:
 		return ErrTxEnded
 	case sqlState(err) == "25P02":
 		return ErrTxFailed
@@ -55,42 +57,66 @@ func (t sqlTx) Check(ctx context.Context, xid int64) error {
 	return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 }
 
-func (t sqlTx) Fail(ctx context.Context) error {
-	ctx, cancel := detached(ctx)
+// done says why the *sql.Tx is done: its owner ended it; or its context did, which is that of the call as a rule.
+func done(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrCanceled, err)
+	}
+	return ErrTxEnded
+}
+
+func (t sqlTx) Fail(caller context.Context) error {
+	ctx, cancel := detached(caller)
 	defer cancel()
 	_, err := t.q.ExecContext(ctx, failSQL)
 	switch {
 	case sqlState(err) == "3B001", sqlState(err) == "25P02": // failed now; failed before
 		return nil
 	case errors.Is(err, sql.ErrTxDone):
-		return ErrTxEnded
+		return done(caller)
 	}
-	abandon(t.q)
+	lost := abandon(t.q)
 	if sqlState(err) == "25P01" { // there is no transaction
 		return ErrTxEnded
 	}
-	return nil
+	return lost
 }
 
 // WasOver reports whether err, of a statement in a transaction, says that the transaction had failed or ended before it.
 func WasOver(err error) bool { return sqlState(err) == "25P02" || errors.Is(err, sql.ErrTxDone) }
 
 // abandon makes sure that a transaction which could not be failed cannot be committed: the server has lost it, or rows
-// are open, which a Commit of database/sql would close by itself before it commits.
-func abandon(q SQL) {
+// are open, which a Commit of database/sql would close by itself before it commits. It returns ErrLost where the roll back
+// did not reach the server. That tells a lost connection from open rows, which stdlib both calls driver.ErrBadConn.
+func abandon(q SQL) (lost error) {
 	switch q := q.(type) {
 	case interface{ Rollback() error }:
-		_ = q.Rollback()
+		return rolledBack(q.Rollback())
 	case interface{ Raw(f func(any) error) error }: // *sql.Conn
 		// Why not return driver.ErrBadConn, as the documentation of Raw has it: database/sql would then wait for the rows
 		// to be closed.
 		_ = q.Raw(func(conn any) error {
+			if c, ok := conn.(interface{ Conn() *pgx.Conn }); ok && c.Conn().IsClosed() {
+				lost = ErrLost
+			}
+			if c, ok := conn.(driver.Validator); ok && !c.IsValid() {
+				lost = ErrLost
+			}
 			if c, ok := conn.(driver.Conn); ok {
 				_ = c.Close()
 			}
 			return nil
 		})
 	}
+	return lost
+}
+
+// rolledBack says what the error of a Rollback means.
+func rolledBack(err error) error {
+	if err == nil || errors.Is(err, sql.ErrTxDone) {
+		return nil
+	}
+	return ErrLost
 }
 
 // SQLDB is what [FromSQLDB] needs: a *sql.DB or *sql.Conn, or a wrapper of one. A *sql.Tx has no BeginTx, so it does not fit.
@@ -143,7 +169,7 @@ func (d *sqlDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 	}
 	own := &sqlOwnTx{sqlTx{sqlConn{tx}}, tx, end}
 	if err := own.Send(ctx, stmts...); err != nil { // as where ctx has ended meanwhile
-		own.Rollback(ctx)
+		_ = own.Rollback(ctx)
 		return nil, err
 	}
 	d.begun(tx)
@@ -173,7 +199,7 @@ func (c sqlAlone) Query(ctx context.Context, query string, args []any, row func(
 		return err
 	}
 	if err := tx.Query(ctx, query, args, row); err != nil {
-		tx.Rollback(ctx)
+		_ = tx.Rollback(ctx)
 		return err
 	}
 	return commit(ctx, tx)
@@ -182,7 +208,7 @@ func (c sqlAlone) Query(ctx context.Context, query string, args []any, row func(
 // commit commits, unless ctx is done: then nothing is sent, and it's a plain no.
 func commit(ctx context.Context, tx OwnTx) error {
 	if err := ctx.Err(); err != nil {
-		tx.Rollback(ctx)
+		_ = tx.Rollback(ctx)
 		return err
 	}
 	return tx.Commit(ctx)
@@ -198,19 +224,17 @@ func (t *sqlOwnTx) Commit(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, t.end)
 	defer t.end()
 	defer stop()
-	return withoutDetail(t.tx.Commit())
+	return WithoutDetail(t.tx.Commit())
 }
 
-func (t *sqlOwnTx) Rollback(context.Context) {
+func (t *sqlOwnTx) Rollback(context.Context) error {
 	slow := time.AfterFunc(cleanupTime, t.end)
 	defer t.end()
 	defer slow.Stop()
-	// There is nothing to do with the error: it says that the transaction is over already, or the driver has given up the
-	// connection, which is the roll back, too.
-	_ = t.tx.Rollback()
+	return rolledBack(t.tx.Rollback())
 }
 
 func (t *sqlOwnTx) SendAndRollback(ctx context.Context, stmts ...*Stmt) error {
-	defer t.Rollback(ctx)
+	defer func() { _ = t.Rollback(ctx) }()
 	return t.Send(ctx, stmts...)
 }

@@ -147,7 +147,7 @@ func (r *run) find(ctx context.Context) (pages, parts int64, err error) {
 	if err != nil {
 		return 0, 0, fmt.Errorf("find the table: %w", err)
 	}
-	tx.Rollback(ctx)
+	_ = tx.Rollback(ctx)
 	switch {
 	case find.Rows == 0:
 		return 0, 0, errMissing
@@ -176,7 +176,7 @@ func (r *run) batch(ctx context.Context, from, to int64) (n int64, err error) {
 	done := false
 	defer func() {
 		if !done {
-			tx.Rollback(ctx)
+			_ = tx.Rollback(ctx)
 		}
 	}()
 	if !free {
