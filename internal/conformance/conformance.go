@@ -28,6 +28,9 @@ type Door struct {
 type Features struct {
 	// FnCannotEnd: the transaction that fn gets has no Commit and no Rollback, so that there is nothing to refuse.
 	FnCannotEnd bool
+
+	// AsksServer: after fn, the door asks the server whether the transaction is still the one of the claim.
+	AsksServer bool
 }
 
 // Schema is what the suite needs besides the dedup table. The table effects has no unique constraint: an effect that
@@ -145,6 +148,7 @@ func Run(t *testing.T, door Door) {
 		{"Outcomes", outcomes},
 		{"Failing", failing},
 		{"Misbehaving", misbehaving},
+		{"Witness", witness},
 		{"Concurrent", concurrent},
 		{"Waiting", waiting},
 		{"Keys", keys},
