@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/pgonce/pgonce/internal/pg"
@@ -29,6 +30,25 @@ type Claim struct {
 
 	MaxWait time.Duration // 0: as long as the context and the server allow
 	Tries   int           // Run only
+
+	token *int64 // of the row that this call has claimed or confirmed last, as the server returned it
+}
+
+// newToken returns the token of a claim: a random number, not 0, for each transaction that it is made in. The row that holds
+// it is this call's own, and whoever sees the row knows that the transaction was committed. The clock has no part in it, and
+// neither has anything that a server could lose or give out again.
+//
+// mark: the transaction is to be marked by it, and the server counts in its lower bits.
+func newToken(mark bool) int64 {
+	for {
+		token := int64(rand.Uint64())
+		if mark {
+			return token &^ pg.MarkCount
+		}
+		if token != 0 {
+			return token
+		}
+	}
 }
 
 // Outcome says whether the effect ran in this call.
@@ -60,6 +80,8 @@ var (
 
 	errNoPartition = errors.New("the table has no partition for this key")
 	errHidden      = errors.New("the key's row can be neither inserted nor read: a trigger, a rule or row security keeps it away; dedup.Verify names it")
+	errNoToken     = errors.New("the row that was written has no token: a trigger or a rule has changed it; dedup.Verify names it")
+	errClaimGone   = errors.New("the row that this call has claimed is not there")
 	errFixed       = errors.New("the key's row can be read and not changed: a trigger, a rule or row security keeps it as it is")
 )
 
@@ -163,7 +185,8 @@ type Record struct {
 	Done, Leased           bool // Done: no lease. Leased: a lease that has not run out
 	Failed                 bool
 	Attempt                int64
-	ProcessedAt, AgeMicros int64 // microseconds: since 1970, and before the server's now
+	Token                  *int64 // of the transaction that claimed, took over or confirmed; nil: an older version of the library did
+	ProcessedAt, AgeMicros int64  // microseconds: since 1970, and before the server's now
 }
 
 // State is where a key stands.
@@ -176,6 +199,11 @@ const (
 	Unfinished    State = 3
 	FinallyFailed State = 4
 )
+
+// holds reports whether the row was written by the transaction of this token.
+func (r *Record) holds(token *int64) bool {
+	return token != nil && r.Token != nil && *r.Token == *token
+}
 
 // State returns where the key stands.
 func (r *Record) State() State {
@@ -210,54 +238,65 @@ func (h *hexed) Scan(src any) (err error) {
 
 func (c *Claim) key() []any { return []any{c.Source, c.Operation, c.Key} }
 
-// insertStmt is the claim as a statement; xid is set where it returns a row.
-func (c *Claim) insertStmt(xid *int64) *pg.Stmt {
+// insertStmt is the claim as a statement, with a new token. mark has it mark the transaction, too.
+func (c *Claim) insertStmt(mark bool) *pg.Stmt {
 	var hash any
 	if c.PayloadHash != nil {
 		hash = c.PayloadHash
 	}
-	s := &pg.Stmt{SQL: c.SQL.insert, Args: []any{c.Source, c.Operation, c.Key, hash}}
-	if c.Timed {
+	c.token = nil
+	s := &pg.Stmt{SQL: c.SQL.insert, Args: []any{c.Source, c.Operation, c.Key, hash}, Dest: []any{&c.token}}
+	switch {
+	case c.Timed && mark:
+		s.SQL = c.SQL.insertTimedMarked
+	case c.Timed:
 		s.SQL = c.SQL.insertTimed
+	case mark:
+		s.SQL = c.SQL.insertMarked
+	}
+	if c.Timed {
 		s.Args = append(s.Args, c.At, c.Retention.Microseconds(), c.Skew.Microseconds())
 	}
-	if xid != nil {
-		s.SQL = c.SQL.insertXID
-		if c.Timed {
-			s.SQL = c.SQL.insertTimedXID
-		}
-		s.Dest = []any{xid}
-	}
+	s.Args = append(s.Args, newToken(mark))
 	return s
+}
+
+// wrote reports whether s, which returns a token, has written the row: the row that came back is the proof.
+func (c *Claim) wrote(stage string, s *pg.Stmt) (bool, error) {
+	if s.Rows == 0 {
+		return false, nil
+	}
+	if c.token == nil {
+		return false, &Failure{Stage: stage, Err: errNoToken, unclear: true}
+	}
+	return true, nil
 }
 
 func (c *Claim) readStmt(r *Record) *pg.Stmt {
 	return &pg.Stmt{
 		SQL: c.SQL.read, Args: c.args(),
 		Dest: []any{
-			(*hexed)(&r.PayloadHash), (*hexed)(&r.Value), &r.Done, &r.Leased, &r.Failed, &r.Attempt, &r.ProcessedAt, &r.AgeMicros,
+			(*hexed)(&r.PayloadHash), (*hexed)(&r.Value), &r.Done, &r.Leased, &r.Failed, &r.Attempt, &r.Token, &r.ProcessedAt, &r.AgeMicros,
 		},
 	}
 }
 
 // met is what a claim that inserted nothing finds: the statements of its second look, and what they mean.
 type met struct {
-	read, window, own          *pg.Stmt
-	record                     Record
-	isExpired, isFuture, isOwn bool
+	read, window        *pg.Stmt
+	record              Record
+	isExpired, isFuture bool
+	own                 *int64 // the token of the row that would be this call's own; nil: none would
 }
 
-// look prepares the second look; ownXID, where not 0, is the transaction whose row would be this call's own.
-func (c *Claim) look(ownXID int64) *met {
-	m := &met{}
+// look prepares the second look. lost, where not nil, is the token of a try whose COMMIT was not answered.
+func (c *Claim) look(lost *int64) *met {
+	m := &met{own: lost}
 	m.read = c.readStmt(&m.record)
 	if c.Timed {
 		m.window = &pg.Stmt{
 			SQL: windowSQL, Args: []any{c.At, c.Retention.Microseconds(), c.Skew.Microseconds()}, Dest: []any{&m.isExpired, &m.isFuture},
 		}
-	}
-	if ownXID != 0 {
-		m.own = &pg.Stmt{SQL: c.SQL.own, Args: c.args(ownXID), Dest: []any{&m.isOwn}}
 	}
 	return m
 }
@@ -266,9 +305,6 @@ func (m *met) stmts() []*pg.Stmt {
 	stmts := []*pg.Stmt{m.read}
 	if m.window != nil {
 		stmts = append(stmts, m.window)
-	}
-	if m.own != nil {
-		stmts = append(stmts, m.own)
 	}
 	return stmts
 }
@@ -290,7 +326,7 @@ func (c *Claim) verdict(m *met) (Result, error) {
 		return Result{}, errAgain
 	}
 	switch {
-	case m.isOwn:
+	case r.holds(m.own):
 		return Result{Outcome: Executed}, nil
 	case c.PayloadHash != nil && r.PayloadHash != nil && string(c.PayloadHash) != string(r.PayloadHash):
 		return Result{}, ErrPayloadMismatch
@@ -317,21 +353,32 @@ func (c *Claim) Lookup(ctx context.Context, conn pg.Conn) (Record, error) {
 	return r, nil
 }
 
-// Store keeps a value in the key's row, in the transaction that claimed it.
+// Store keeps a value in the row that c has claimed, in the transaction that claimed it, and in no other row.
 func (c *Claim) Store(ctx context.Context, conn pg.Conn, value []byte) error {
-	s := &pg.Stmt{SQL: c.SQL.store, Args: c.args(value)}
+	if c.token == nil {
+		return &Failure{Stage: "store", Err: errClaimGone}
+	}
+	var token int64
+	s := &pg.Stmt{SQL: c.SQL.store, Args: c.args(value, *c.token), Dest: []any{&token}}
 	if err := conn.Send(ctx, s); err != nil {
 		return c.failed("store", err)
 	}
 	if s.Rows != 1 {
-		return &Failure{Stage: "store", Err: ErrNotFound}
+		return &Failure{Stage: "store", Err: errClaimGone, Hint: fmt.Sprintf(
+			"fn has deleted it, has ended the transaction or rolled it back to a savepoint older than the claim, or %s", c.astray())}
 	}
 	return nil
 }
 
+// astray says how a row can be out of sight that is there.
+func (c *Claim) astray() string {
+	return fmt.Sprintf("the search path has come to lead %s to another table: name the table with its schema", c.SQL.table)
+}
+
 // Forget deletes the key's row in the caller's transaction.
 func (c *Claim) Forget(ctx context.Context, conn pg.Conn) error {
-	del := &pg.Stmt{SQL: c.SQL.forget, Args: c.args()}
+	var attempt int64
+	del := &pg.Stmt{SQL: c.SQL.forget, Args: c.args(), Dest: []any{&attempt}}
 	if err := conn.Send(ctx, del); err != nil {
 		return c.failed("forget", err)
 	}

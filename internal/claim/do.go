@@ -20,7 +20,7 @@ const looks = 3
 // may bring a key without its effect.
 func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error) (Result, error) {
 	begun := time.Now()
-	fresh, xid, res, err := c.claim(ctx, tx)
+	fresh, res, err := c.claim(ctx, tx)
 	claimed := time.Now()
 	res.Waited = claimed.Sub(begun)
 	if f, ok := err.(*Failure); ok && f.unclear {
@@ -29,7 +29,7 @@ func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error)
 	if err != nil || !fresh {
 		return res, err
 	}
-	err = effect(ctx, tx, xid, fn, tx.Fail)
+	err = effect(ctx, tx, *c.token, fn, tx.Fail)
 	res.Held = time.Since(claimed)
 	if err != nil {
 		return res, err
@@ -41,7 +41,7 @@ func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error)
 // effect runs fn on the transaction of a new claim, and undoes it unless fn returned nil and left tx able to go on.
 // undo is deferred, and nothing recovered: a panic keeps its stack, and runtime.Goexit (t.FailNow) is covered too. Where
 // undo finds that tx had ended before, the key may be committed with half of the effect, and fn's error alone would hide it.
-func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) error, undo func(context.Context) error) (err error) {
+func effect(ctx context.Context, tx pg.Tx, token int64, fn func(context.Context) error, undo func(context.Context) error) (err error) {
 	var unanswered error // by Check, after fn had returned nil
 	good := false
 	defer func() {
@@ -64,7 +64,7 @@ func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) e
 	if err := fn(ctx); err != nil {
 		return err
 	}
-	switch err := tx.Check(ctx, xid); {
+	switch err := tx.Check(ctx, token); {
 	case errors.Is(err, pg.ErrNoAnswer):
 		unanswered = err
 		return err
@@ -94,40 +94,36 @@ func Misuse(err error) *Failure {
 	return &Failure{Stage: stageFn, Err: err, Hint: "fn returned nil; it must return the error that it saw, close its rows, and leave the end of the transaction to its owner"}
 }
 
-// claim inserts the key; where it is there already, it says what its row means. The transaction id is 0 where tx has no
-// need of it.
-func (c *Claim) claim(ctx context.Context, tx pg.Tx) (fresh bool, xid int64, res Result, err error) {
+// claim inserts the key; where it is there already, it says what its row means.
+func (c *Claim) claim(ctx context.Context, tx pg.Tx) (fresh bool, res Result, err error) {
 	deadline := time.Now().Add(c.MaxWait)
 	for range looks {
-		if fresh, xid, err = c.insert(ctx, tx, time.Until(deadline)); err != nil || fresh {
-			return fresh, xid, Result{}, err
+		if fresh, err = c.insert(ctx, tx, time.Until(deadline)); err != nil || fresh {
+			return fresh, Result{}, err
 		}
-		m := c.look(0)
+		m := c.look(nil)
 		if err := tx.Send(ctx, m.stmts()...); err != nil {
-			return false, 0, Result{}, c.sent(stageConfirm, err, m.read)
+			return false, Result{}, c.sent(stageConfirm, err, m.read)
 		}
 		switch res, err = c.verdict(m); err {
 		case nil:
-			return false, 0, res, nil
+			return false, res, nil
 		case errAgain:
 		default:
-			return false, 0, res, &Failure{Stage: stageClaim, Err: err}
+			return false, res, &Failure{Stage: stageClaim, Err: err}
 		}
 	}
-	return false, 0, Result{}, &Failure{Stage: stageConfirm, Err: errHidden}
+	return false, Result{}, &Failure{Stage: stageConfirm, Err: errHidden}
 }
 
 // insert sends the claim, limited to left where there is a MaxWait; then tx stays usable after ErrInProgress.
-func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh bool, xid int64, err error) {
-	ins := c.insertStmt(nil)
-	if tx.NeedsXID() {
-		ins = c.insertStmt(&xid)
-	}
+func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh bool, err error) {
+	ins := c.insertStmt(tx.NeedsMark())
 	if c.MaxWait <= 0 {
 		if err := tx.Send(ctx, ins); err != nil {
-			return false, 0, c.sent(stageClaim, err, ins)
+			return false, c.sent(stageClaim, err, ins)
 		}
-		return ins.Rows == 1, xid, nil
+		return c.wrote(stageClaim, ins)
 	}
 	begun, left := time.Now(), max(left, time.Millisecond)
 	save := &pg.Stmt{SQL: savepointSQL}
@@ -136,18 +132,18 @@ func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh
 	err = tx.Send(ctx, save, limit(left), ins, unlimit(), &pg.Stmt{SQL: releaseSQL})
 	switch {
 	case err == nil:
-		return ins.Rows == 1, xid, nil
+		return c.wrote(stageClaim, ins)
 	case !save.Done || ins.Done || !timedOut(err, begun, left):
-		return false, 0, c.sent(stageClaim, err, save)
+		return false, c.sent(stageClaim, err, save)
 	}
 	// Rolling back to the savepoint restores the settings, too. Why not both in one round trip: in a failed transaction
 	// the server prepares nothing but statements that end it, and pgx would prepare the RELEASE first.
 	for _, sql := range []string{rollbackSQL, releaseSQL} {
 		if err := tx.Send(ctx, &pg.Stmt{SQL: sql}); err != nil {
-			return false, 0, c.failed(stageClaim, err)
+			return false, c.failed(stageClaim, err)
 		}
 	}
-	return false, 0, &Failure{Stage: stageClaim, Err: ErrInProgress}
+	return false, &Failure{Stage: stageClaim, Err: ErrInProgress}
 }
 
 // limit bounds the statements after it by d, rounded up to the millisecond, for 0 would mean no limit; by 24 days at the

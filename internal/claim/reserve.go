@@ -28,7 +28,7 @@ func (c *Claim) Reserve(ctx context.Context, conn pg.Conn, lease, remembers time
 	end, same := ErrInProgress, 0
 	for range looks {
 		got := Lease{Since: time.Now()}
-		ins, m := c.reserveStmt(&got, lease), c.look(0)
+		ins, m := c.reserveStmt(&got, lease), c.look(nil)
 		if err := c.within(ctx, conn, deadline, append([]*pg.Stmt{ins}, m.stmts()...)...); err != nil {
 			return nil, Record{}, Result{}, err
 		}
@@ -108,6 +108,7 @@ func (c *Claim) reserveStmt(got *Lease, lease time.Duration) *pg.Stmt {
 		s.SQL = c.SQL.reserveTimed
 		s.Args = append(s.Args, c.At, c.Retention.Microseconds(), c.Skew.Microseconds())
 	}
+	s.Args = append(s.Args, newToken(false))
 	return s
 }
 
@@ -117,7 +118,7 @@ func (c *Claim) takeOverStmt(got *Lease, lease, remembers time.Duration, r Recor
 		memory = remembers.Microseconds()
 	}
 	return &pg.Stmt{
-		SQL: c.SQL.takeOver, Args: c.args(lease.Microseconds(), memory, r.ProcessedAt),
+		SQL: c.SQL.takeOver, Args: c.args(lease.Microseconds(), memory, r.ProcessedAt, newToken(false)),
 		Dest: []any{&got.Attempt, &got.Born},
 	}
 }
@@ -146,13 +147,26 @@ func (c *Claim) within(ctx context.Context, conn pg.Conn, deadline time.Time, st
 // move sends one of the moves of a holder.
 func (c *Claim) move(ctx context.Context, conn pg.Conn, stage, sql string, l Lease, args ...any) error {
 	s := c.moveStmt(sql, l, args...)
+	var proof int64 // the row's token, or its attempt
+	s.Dest = []any{&proof}
 	if err := conn.Send(ctx, s); err != nil {
 		return c.sent(stage, err, s)
 	}
-	if s.Rows == 0 {
-		return &Failure{Stage: stage, Err: ErrLostLease}
+	if s.Rows != 0 {
+		return nil
 	}
-	return nil
+	// Lost either way. Whether there is a row at all is worth another look, for the way out is another one.
+	_, err := c.Lookup(ctx, conn)
+	return c.lostLease(stage, errors.Is(err, ErrNotFound))
+}
+
+// lostLease is the failure of a holder whose move found no row of its own; none: no row of the key at all.
+func (c *Claim) lostLease(stage string, none bool) *Failure {
+	f := &Failure{Stage: stage, Err: ErrLostLease}
+	if none {
+		f.Hint = "this transaction sees no row of the key: it was deleted, is newer than the transaction's snapshot, or " + c.astray()
+	}
+	return f
 }
 
 func (c *Claim) moveStmt(sql string, l Lease, args ...any) *pg.Stmt {
@@ -162,7 +176,7 @@ func (c *Claim) moveStmt(sql string, l Lease, args ...any) *pg.Stmt {
 // Confirm settles the key in the caller's transaction. A holder that lost its lease must not have its effects committed,
 // whatever the caller does with the error: the front door fails the transaction after any but that of Unsent.
 func (c *Claim) Confirm(ctx context.Context, tx pg.Tx, l Lease, value []byte) error {
-	return c.move(ctx, tx, stageConfirm, c.SQL.confirm, l, bytes(value))
+	return c.move(ctx, tx, stageConfirm, c.SQL.confirm, l, bytes(value), newToken(false))
 }
 
 // Fail settles the key with a final failure.
@@ -220,46 +234,54 @@ func (c *Claim) Finish(ctx context.Context, db pg.DB, l Lease, value []byte, fn 
 // finish is one transaction of Finish.
 func (r *run) finish(ctx context.Context, l Lease, value []byte) error {
 	r.again = false
-	var xid int64
-	s := r.moveStmt(r.SQL.confirmXID, l, bytes(value))
-	s.Dest = []any{&xid}
+	sql := r.SQL.confirm
+	if r.db.NeedsMark() {
+		sql = r.SQL.confirmMarked
+	}
+	r.token = nil
+	s := r.moveStmt(sql, l, bytes(value), newToken(r.db.NeedsMark()))
+	s.Dest = []any{&r.token}
 	tx, err := r.db.Begin(ctx, s)
 	if err != nil {
 		r.again = ctx.Err() == nil && retryable(err)
 		return r.failed(stageConfirm, err)
 	}
-	if s.Rows == 0 {
+	confirmed, err := r.wrote(stageConfirm, s)
+	switch {
+	case err != nil:
+		_ = tx.Rollback(ctx)
+		return err
+	case !confirmed:
 		return r.finished(ctx, tx, l)
 	}
-	r.lostXID, r.lost = 0, nil
-	if err := r.effect(ctx, tx, xid); err != nil {
+	r.lostToken, r.lost = nil, nil
+	if err := r.effect(ctx, tx); err != nil {
 		return err
 	}
-	return r.commit(ctx, tx, xid)
+	return r.commit(ctx, tx)
 }
 
-// finished tells a lease that was lost from a COMMIT that took place, though its reply was lost: only the holder of an
-// attempt can have settled the row at that attempt. Where the row is gone, or is another one, it cannot tell.
+// finished tells a lease that was lost from a COMMIT that took place, though its reply was lost: then the row holds the
+// token of that try. Where the row is gone, or is another one, it cannot tell.
 func (r *run) finished(ctx context.Context, tx pg.OwnTx, l Lease) error {
-	lost := &Failure{Stage: stageConfirm, Err: ErrLostLease}
-	if r.lost == nil {
-		_ = tx.Rollback(ctx)
-		return lost
-	}
 	var rec Record
 	read := r.readStmt(&rec)
-	if err := tx.SendAndRollback(ctx, read); err != nil {
+	err := tx.SendAndRollback(ctx, read)
+	switch {
+	case err != nil && r.lost == nil:
+		return r.lostLease(stageConfirm, false)
+	case err != nil:
 		r.again = ctx.Err() == nil && retryable(err)
 		return r.failed(stageConfirm, err)
 	}
-	if read.Rows == 0 || rec.ProcessedAt != l.Born {
-		return lost
+	own := rec.holds(r.lostToken)
+	if read.Rows != 0 && rec.ProcessedAt == l.Born {
+		r.lostToken, r.lost = nil, nil
 	}
-	r.lostXID, r.lost = 0, nil
-	if rec.Done && !rec.Failed && rec.Attempt == l.Attempt {
+	if own {
 		return nil
 	}
-	return lost
+	return r.lostLease(stageConfirm, read.Rows == 0)
 }
 
 // Open is a key that is reserved or unfinished.

@@ -39,9 +39,9 @@ type run struct {
 	fn   func(context.Context) error
 	left time.Duration // of MaxWait
 
-	// A COMMIT that has not been answered: of which transaction, and what came instead.
-	lostXID int64
-	lost    error
+	// A COMMIT that has not been answered: the token of its try, and what came instead.
+	lostToken *int64
+	lost      error
 
 	again bool // may the last error be met by another try
 }
@@ -50,7 +50,7 @@ type run struct {
 func (r *run) try(ctx context.Context) (res Result, err error) {
 	r.again = false
 	begun := time.Now()
-	tx, xid, err := r.begin(ctx)
+	tx, fresh, err := r.begin(ctx)
 	claimed := time.Now()
 	res.Waited = claimed.Sub(begun)
 	r.left -= res.Waited
@@ -58,16 +58,16 @@ func (r *run) try(ctx context.Context) (res Result, err error) {
 		r.again = ctx.Err() == nil && retryable(err) && !errors.Is(err, ErrInProgress)
 		return res, err
 	}
-	if xid == 0 {
+	if !fresh {
 		met, err := r.meet(ctx, tx)
 		met.Waited = res.Waited
 		return met, err
 	}
 	// The key was free, or held by a transaction that has rolled back: an earlier COMMIT did not take place.
-	r.lostXID, r.lost = 0, nil
-	err = r.effect(ctx, tx, xid)
+	r.lostToken, r.lost = nil, nil
+	err = r.effect(ctx, tx)
 	if err == nil {
-		err = r.commit(ctx, tx, xid)
+		err = r.commit(ctx, tx)
 	}
 	res.Held = time.Since(claimed)
 	if err == nil {
@@ -76,9 +76,9 @@ func (r *run) try(ctx context.Context) (res Result, err error) {
 	return res, err
 }
 
-// begin begins and claims, in one round trip where the driver can. The transaction id is 0 where nothing was inserted.
-func (r *run) begin(ctx context.Context) (tx pg.OwnTx, xid int64, err error) {
-	ins := r.insertStmt(&xid)
+// begin begins and claims, in one round trip where the driver can.
+func (r *run) begin(ctx context.Context) (tx pg.OwnTx, fresh bool, err error) {
+	ins := r.insertStmt(r.db.NeedsMark())
 	stmts := []*pg.Stmt{ins}
 	left := max(r.left, time.Millisecond)
 	if r.MaxWait > 0 {
@@ -88,16 +88,19 @@ func (r *run) begin(ctx context.Context) (tx pg.OwnTx, xid int64, err error) {
 	tx, err = r.db.Begin(ctx, stmts...)
 	switch {
 	case err == nil:
-		return tx, xid, nil
+		if fresh, err = r.wrote(stageClaim, ins); err != nil {
+			_ = tx.Rollback(ctx)
+		}
+		return tx, fresh, err
 	case r.MaxWait > 0 && timedOut(err, begun, left):
-		return nil, 0, &Failure{Stage: stageClaim, Err: ErrInProgress}
+		return nil, false, &Failure{Stage: stageClaim, Err: ErrInProgress}
 	}
-	return nil, 0, r.failed(stageClaim, err)
+	return nil, false, r.failed(stageClaim, err)
 }
 
 // meet reads the row that the claim met, ends the transaction, and says what the row means.
 func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
-	m := r.look(r.lostXID)
+	m := r.look(r.lostToken)
 	if err := tx.SendAndRollback(ctx, m.stmts()...); err != nil {
 		r.again = ctx.Err() == nil && retryable(err)
 		return Result{}, r.failed(stageConfirm, err)
@@ -109,7 +112,7 @@ func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
 	if m.read.Rows != 0 {
 		// The row has answered whose it is. No row is no answer: the claim of a key whose time has passed out of the window
 		// meanwhile does not wait for the transaction of the lost COMMIT.
-		r.lostXID, r.lost = 0, nil
+		r.lostToken, r.lost = nil, nil
 	}
 	if err != nil {
 		return res, &Failure{Stage: stageClaim, Err: err}
@@ -117,16 +120,16 @@ func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
 	return res, nil
 }
 
-func (r *run) effect(ctx context.Context, tx pg.OwnTx, xid int64) error {
-	err := effect(ctx, tx, xid, func(ctx context.Context) error {
+func (r *run) effect(ctx context.Context, tx pg.OwnTx) error {
+	err := effect(ctx, tx, *r.token, func(ctx context.Context) error {
 		err := r.fn(ctx)
 		if err != nil {
 			// Only an error that this transaction met calls for another: fn may have been told the same by somebody else.
-			r.again = ctx.Err() == nil && retryable(err) && tx.Check(ctx, xid) != nil
+			r.again = ctx.Err() == nil && retryable(err) && tx.Check(ctx, *r.token) != nil
 		}
 		return err
 	}, func(ctx context.Context) error {
-		state := tx.Check(ctx, xid)
+		state := tx.Check(ctx, *r.token)
 		if lost := tx.Rollback(ctx); lost != nil && !errors.Is(state, pg.ErrTxEnded) {
 			return lost
 		}
@@ -140,7 +143,7 @@ func (r *run) effect(ctx context.Context, tx pg.OwnTx, xid int64) error {
 }
 
 // commit commits, and keeps what is needed to settle the answer when it does not come.
-func (r *run) commit(ctx context.Context, tx pg.OwnTx, xid int64) error {
+func (r *run) commit(ctx context.Context, tx pg.OwnTx) error {
 	if err := ctx.Err(); err != nil {
 		// Nothing is sent, so that this is a plain no. A Commit with a done context would close the connection.
 		_ = tx.Rollback(ctx)
@@ -154,7 +157,7 @@ func (r *run) commit(ctx context.Context, tx pg.OwnTx, xid int64) error {
 		r.again = ctx.Err() == nil && retryable(err)
 		return r.failed(stageCommit, err)
 	}
-	r.lostXID, r.lost = xid, err
+	r.lostToken, r.lost = r.token, err
 	r.again = ctx.Err() == nil
 	return r.failed(stageCommit, err)
 }

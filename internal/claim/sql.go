@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/pgonce/pgonce/internal/pg"
@@ -13,34 +14,48 @@ const DefaultTable = "processed_events"
 const marker = "/*table*/processed_events"
 
 // insertSQL is the claim. The columns of the conflict are always named: without them the statement would also absorb a
-// clash with any other unique constraint of the table, and fail with 55000 where one of them is deferrable.
+// clash with any other unique constraint of the table, and fail with 55000 where one of them is deferrable. $5 is the
+// claim's token, see [newToken].
 const insertSQL = `
-INSERT INTO /*table*/processed_events (source, operation, key, payload_hash)
-VALUES ($1::text, $2::text, $3::text, $4::bytea)
-ON CONFLICT (key, operation, source) DO NOTHING`
+INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, token)
+VALUES ($1::text, $2::text, $3::text, $4::bytea, $5::int8)
+ON CONFLICT (key, operation, source) DO NOTHING` + returningToken
 
 // insertTimedSQL is the claim of a key with a time of its own: nothing is inserted where the time ($5, microseconds
 // since 1970) lies before the retention window ($6, microseconds), or further in the future than $7. clock_timestamp(), not
 // now(): a transaction that has been open for a while would still see the window of its beginning, and a purge may have
 // gone further meanwhile. The bound of the future is what keeps a row there until its key's time has left the window: see
-// package retention. For the same reason the row is as old as the claim, and not as its transaction.
+// package retention. For the same reason the row is as old as the claim, and not as its transaction. $8 is the token.
 const insertTimedSQL = `
-INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at)
-SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp()
+INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at, token)
+SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), $8::int8
  WHERE timestamptz 'epoch' + $5::int8 * interval '1 microsecond'
        BETWEEN clock_timestamp() - $6::int8 * interval '1 microsecond' AND clock_timestamp() + $7::int8 * interval '1 microsecond'
-ON CONFLICT (key, operation, source) DO NOTHING`
+ON CONFLICT (key, operation, source) DO NOTHING` + returningToken
 
-// returningXID makes a claim, or a confirmation, tell its transaction's id. [Run] keeps it to know its own row after a lost
-// COMMIT; and where the driver does not know the state of its connection, it is what that is checked by.
-const returningXID = `
-RETURNING pg_current_xact_id()::text::int8`
+// returningToken makes a statement prove that it wrote the row: by a row of its own, for not every server's command tag can
+// be believed. No function is called in RETURNING: some servers refuse those that are not immutable.
+const returningToken = `
+RETURNING token`
+
+// returningAttempt does the same for a statement whose row may have no token: an older version of the library made it.
+const returningAttempt = `
+RETURNING attempt::int8`
+
+// marked has a claim, or a confirmation, mark its transaction: see [pg.Mark]. The mark, which is also the token, is the parameter $n
+// with the count of the transaction's claims in its lower bits.
+func marked(sql string, n int) string {
+	token := fmt.Sprintf("$%d::int8", n)
+	return strings.Replace(sql, token, fmt.Sprintf(`pg_catalog.set_config('%[1]s', (%[2]s
+       | ((coalesce(nullif(pg_catalog.current_setting('%[1]s', true), ''), '0')::int8 & %[3]d::int8) + 1::int8))::text, true)::int8`,
+		pg.Mark, token, pg.MarkCount), 1)
+}
 
 // readSQL reads the row that the claim met. It is a statement of its own, for at READ COMMITTED a new statement sees
 // what was committed while the claim waited; the same read in a CTE of the claim would not. Bytes come in hex by our own
 // doing: where a mode of the driver gets them as text, the session's bytea_output decides, and pgx reads one of its two.
 const readSQL = `
-SELECT encode(payload_hash, 'hex'), encode(value, 'hex'), lease_until IS NULL, coalesce(lease_until > clock_timestamp(), false), failed, attempt,
+SELECT encode(payload_hash, 'hex'), encode(value, 'hex'), lease_until IS NULL, coalesce(lease_until > clock_timestamp(), false), failed, attempt, token,
        (extract(epoch FROM processed_at) * 1000000)::int8,
        (extract(epoch FROM clock_timestamp() - processed_at) * 1000000)::int8
   FROM /*table*/processed_events
@@ -51,23 +66,16 @@ const windowSQL = `
 SELECT timestamptz 'epoch' + $1::int8 * interval '1 microsecond' < clock_timestamp() - $2::int8 * interval '1 microsecond',
        timestamptz 'epoch' + $1::int8 * interval '1 microsecond' > clock_timestamp() + $3::int8 * interval '1 microsecond'`
 
-// ownSQL tells whether the row was inserted by the transaction $4. The row itself is the proof: a visible row was
-// committed by the transaction that its xmin names (the id's lower 32 bits). Why not pg_xact_status($4) alone: after a
-// failover that lost the transaction, the same id may belong to somebody else's, which did commit.
-const ownSQL = `
-SELECT xmin::text::int8 = $4::int8 % 4294967296
-  FROM /*table*/processed_events
- WHERE key = $3::text AND operation = $2::text AND source = $1::text`
-
 // forgetSQL deletes the key of an effect that is done; a reservation is not for [Forget] to end.
 const forgetSQL = `
 DELETE FROM /*table*/processed_events
- WHERE key = $3::text AND operation = $2::text AND source = $1::text AND lease_until IS NULL`
+ WHERE key = $3::text AND operation = $2::text AND source = $1::text AND lease_until IS NULL` + returningAttempt
 
-// storeSQL keeps what fn returned, in the row that its own transaction inserted: one column, nothing else of it.
+// storeSQL keeps what fn returned, in the row that its own transaction inserted, and in no other: fn may have led the name to
+// another table, or rolled back the claim. $5 is the row's token.
 const storeSQL = `
 UPDATE /*table*/processed_events SET value = $4::bytea
- WHERE key = $3::text AND operation = $2::text AND source = $1::text`
+ WHERE key = $3::text AND operation = $2::text AND source = $1::text AND token = $5::int8` + returningToken
 
 // The statements of a limited wait. lock_timeout would begin anew for each holder that gives up, so that a row of them
 // multiplies it; statement_timeout is one limit for the whole claim. A smaller one of the caller's stays.
@@ -90,17 +98,17 @@ type SQL struct {
 	name   pg.Name
 	table  string // for messages
 
-	insert, insertXID, insertTimed, insertTimedXID, read, own, forget string
+	insert, insertMarked, insertTimed, insertTimedMarked, read, forget string
 
-	reserve, reserveTimed, takeOver, confirm, confirmXID, fail, extend, end, release, void, open, store string
+	reserve, reserveTimed, takeOver, confirm, confirmMarked, fail, extend, end, release, void, open, store string
 }
 
 // The statements before a table's name is put in: of every layout but Weekly, and of that one.
 var (
 	plainSQL = SQL{
-		insert: insertSQL, insertXID: insertSQL + returningXID, insertTimed: insertTimedSQL, insertTimedXID: insertTimedSQL + returningXID,
-		read: readSQL, own: ownSQL, forget: forgetSQL, reserve: reserveSQL, reserveTimed: reserveTimedSQL, takeOver: takeOverSQL,
-		confirm: confirmSQL, confirmXID: confirmSQL + returningXID, fail: failSQL, extend: extendSQL, end: endSQL, release: giveUpSQL, void: voidSQL, open: openSQL, store: storeSQL,
+		insert: insertSQL, insertMarked: marked(insertSQL, 5), insertTimed: insertTimedSQL, insertTimedMarked: marked(insertTimedSQL, 8),
+		read: readSQL, forget: forgetSQL, reserve: reserveSQL, reserveTimed: reserveTimedSQL, takeOver: takeOverSQL,
+		confirm: confirmSQL, confirmMarked: marked(confirmSQL, 7), fail: failSQL, extend: extendSQL, end: endSQL, release: giveUpSQL, void: voidSQL, open: openSQL, store: storeSQL,
 	}
 	weeklySQL = plainSQL.byWeek()
 
@@ -130,8 +138,8 @@ func (s SQL) on(name pg.Name) SQL {
 	s.name, s.table = name, name.String()
 	quoted := name.Quoted()
 	for _, sql := range []*string{
-		&s.insert, &s.insertXID, &s.insertTimed, &s.insertTimedXID, &s.read, &s.own, &s.forget, &s.reserve, &s.reserveTimed,
-		&s.takeOver, &s.confirm, &s.confirmXID, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.open, &s.store,
+		&s.insert, &s.insertMarked, &s.insertTimed, &s.insertTimedMarked, &s.read, &s.forget, &s.reserve, &s.reserveTimed,
+		&s.takeOver, &s.confirm, &s.confirmMarked, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.open, &s.store,
 	} {
 		*sql = strings.Replace(*sql, marker, quoted, 1)
 	}
@@ -141,8 +149,8 @@ func (s SQL) on(name pg.Name) SQL {
 // Texts returns every statement, each once, for tests that prepare them on a server.
 func (s SQL) Texts() []string {
 	return []string{
-		s.insert, s.insertXID, s.insertTimed, s.insertTimedXID, s.read, windowSQL, s.own, s.forget, limitSQL, unlimitSQL,
-		s.reserve, s.reserveTimed, s.takeOver, s.confirm, s.confirmXID, s.fail, s.extend, s.end, s.release, s.void, s.open, s.store,
+		s.insert, s.insertMarked, s.insertTimed, s.insertTimedMarked, s.read, windowSQL, s.forget, limitSQL, unlimitSQL,
+		s.reserve, s.reserveTimed, s.takeOver, s.confirm, s.confirmMarked, s.fail, s.extend, s.end, s.release, s.void, s.open, s.store,
 	}
 }
 

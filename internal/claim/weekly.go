@@ -12,25 +12,24 @@ const WeeklySkew = 24 * time.Hour
 
 // insertWeeklySQL is the claim on a table of layout Weekly: nothing is inserted where the time ($5, microseconds since 1970)
 // lies before the retention window ($6, microseconds) or further in the future than $7. The bucket is computed here: a date
-// made in Go would be read by the session's time zone in some exec modes. clock_timestamp(): see insertTimedSQL.
+// made in Go would be read by the session's time zone in some exec modes. clock_timestamp(), and $8: see insertTimedSQL.
 const insertWeeklySQL = `
-INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, event_time, bucket)
-SELECT $1::text, $2::text, $3::text, $4::bytea, e.at, date_trunc('week', e.at AT TIME ZONE 'UTC')::date
+INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, event_time, bucket, token)
+SELECT $1::text, $2::text, $3::text, $4::bytea, e.at, date_trunc('week', e.at AT TIME ZONE 'UTC')::date, $8::int8
   FROM (SELECT timestamptz 'epoch' + $5::int8 * interval '1 microsecond') AS e (at)
  WHERE e.at >= clock_timestamp() - $6::int8 * interval '1 microsecond'
    AND e.at <= clock_timestamp() + $7::int8 * interval '1 microsecond'
-ON CONFLICT (key, operation, source, bucket) DO NOTHING`
+ON CONFLICT (key, operation, source, bucket) DO NOTHING` + returningToken
 
-// reserveWeeklySQL is reserveTimedSQL for layout Weekly; $8 is the allowed future.
+// reserveWeeklySQL is reserveTimedSQL for layout Weekly; $8 is the allowed future, $9 the token.
 const reserveWeeklySQL = `
-INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at, lease_until, event_time, bucket)
+INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at, lease_until, event_time, bucket, token)
 SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timestamp() + $5::int8 * interval '1 microsecond',
-       e.at, date_trunc('week', e.at AT TIME ZONE 'UTC')::date
+       e.at, date_trunc('week', e.at AT TIME ZONE 'UTC')::date, $9::int8
   FROM (SELECT timestamptz 'epoch' + $6::int8 * interval '1 microsecond') AS e (at)
  WHERE e.at >= clock_timestamp() - $7::int8 * interval '1 microsecond'
    AND e.at <= clock_timestamp() + $8::int8 * interval '1 microsecond'
-ON CONFLICT (key, operation, source, bucket) DO NOTHING
-RETURNING attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8`
+ON CONFLICT (key, operation, source, bucket) DO NOTHING` + returningLease
 
 // Every other statement names its row by this condition; on a table of layout Weekly by the bucket as well, which makes
 // the server look into one partition. The expression is immutable (timestamp, not timestamptz), so that the planner knows
@@ -43,9 +42,9 @@ const (
 // byWeek returns the statements for layout Weekly. Each but the claims takes the key's time as one more parameter, the last.
 func (s SQL) byWeek() SQL {
 	s.weekly = true
-	s.insertTimed, s.insertTimedXID, s.reserveTimed = insertWeeklySQL, insertWeeklySQL+returningXID, reserveWeeklySQL
+	s.insertTimed, s.insertTimedMarked, s.reserveTimed = insertWeeklySQL, marked(insertWeeklySQL, 8), reserveWeeklySQL
 	for _, sql := range []*string{
-		&s.read, &s.own, &s.forget, &s.takeOver, &s.confirm, &s.confirmXID, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.store,
+		&s.read, &s.forget, &s.takeOver, &s.confirm, &s.confirmMarked, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.store,
 	} {
 		n := 0
 		for strings.Contains(*sql, fmt.Sprintf("$%d::", n+1)) {

@@ -34,6 +34,8 @@ type Features struct {
 
 	// BusySticks: pgx/stdlib may keep a connection busy where a statement was tried while rows were open, whoever sent it.
 	BusySticks bool
+	// AsksServer: after fn, the door asks the server whether the transaction is still the one of the claim.
+	AsksServer bool
 }
 
 // Schema is what the suite needs besides the dedup table. The table effects has no unique constraint: an effect that
@@ -154,6 +156,7 @@ func Run(t *testing.T, door Door) {
 		{"Outcomes", outcomes},
 		{"Failing", failing},
 		{"Misbehaving", misbehaving},
+		{"Witness", witness},
 		{"Concurrent", concurrent},
 		{"Waiting", waiting},
 		{"Keys", keys},

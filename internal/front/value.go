@@ -69,7 +69,7 @@ func Store[T any](ctx context.Context, c *claim.Claim, tx pg.Tx, v T) error {
 	if err != nil {
 		return err
 	}
-	if !tx.NeedsXID() && tx.Check(ctx, 0) != nil {
+	if !tx.NeedsMark() && tx.Check(ctx, 0) != nil {
 		return nil
 	}
 	if err := c.Store(ctx, tx, value); !pg.WasOver(err) {

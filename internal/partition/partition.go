@@ -202,6 +202,9 @@ func (r *run) dropOrphan(ctx context.Context, o schema.Orphan) error {
 	case open:
 		r.kept[o.Name] = true
 		r.note(&r.stats.Kept, o.Name)
+		if err := r.send(ctx, "fit "+o.Name.String(), schema.FitOrphan(o.Name)); err != nil {
+			return err
+		}
 		return r.send(ctx, "attach "+o.Name.String(), schema.AttachOrphan(r.t.Name, o))
 	}
 	r.note(&r.stats.Dropped, o.Name)

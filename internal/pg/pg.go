@@ -19,8 +19,10 @@ type Stmt struct {
 	// Dest, where not nil, receives the columns of the first row. Without it, rows are not read.
 	Dest []any
 
-	Rows int64 // set by Send: rows affected, or rows returned where Dest is set
-	Done bool  // set by Send: the server has completed the statement
+	// Rows is set by Send: rows returned where Dest is set, which is the proof of what a statement did. Without Dest it is the
+	// count of the command tag, which some servers of this protocol get wrong for ON CONFLICT DO NOTHING.
+	Rows int64
+	Done bool // set by Send: the server has completed the statement
 }
 
 // Conn is one connection, in or outside a transaction. It is not safe for concurrent use.
@@ -38,13 +40,13 @@ type Conn interface {
 type Tx interface {
 	Conn
 
-	// NeedsXID reports whether Check has to be told the id of the transaction: a driver that does not know the state of
-	// its connection must ask the server whether that one is still open.
-	NeedsXID() bool
+	// NeedsMark reports whether Check needs a mark in the transaction, see [Mark]: a driver that does not know the state of
+	// its connection must ask the server whether the transaction is still the same.
+	NeedsMark() bool
 
-	// Check reports what has become of the transaction: nil while it can go on, else one of the errors below. xid is its
-	// id, where NeedsXID says so. It works with a done context.
-	Check(ctx context.Context, xid int64) error
+	// Check reports what has become of the transaction: nil while it can go on, else one of the errors below. mark is what
+	// the claim has set, where NeedsMark says so. It works with a done context.
+	Check(ctx context.Context, mark int64) error
 
 	// Fail makes sure that the transaction cannot be committed, as an SQL error would, and that a rollback to a
 	// savepoint of the caller's makes it usable again. It works with a done context. Where the server cannot be told,
@@ -80,6 +82,9 @@ type OwnTx interface {
 
 // DB begins transactions.
 type DB interface {
+	// NeedsMark is what NeedsMark of each transaction will say.
+	NeedsMark() bool
+
 	// Begin begins a transaction and sends stmts in it, in one round trip where the driver can. After an error there is
 	// no transaction.
 	Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error)
@@ -95,6 +100,18 @@ type notSent struct{ error }
 
 func (e notSent) Unwrap() error     { return e.error }
 func (e notSent) SafeToRetry() bool { return true }
+
+// Mark is the name of a setting by which a transaction can be known again. Every claim sets it anew, for its transaction only:
+// the server takes it back when the transaction ends, and with a roll back to a savepoint that is older than the claim. Its
+// lower bits ([MarkCount]) count the claims of the transaction; the others are random.
+const (
+	Mark            = "pgonce.mark"
+	MarkCount int64 = 1<<24 - 1
+)
+
+// stands reports whether a claim that has set mine is still part of a transaction whose mark is now: that is mine, or one of a
+// later claim, made by fn. (One that rolls the claim back and then claims as often as it takes is not found.)
+func stands(mine, now int64) bool { return mine == now || now&MarkCount > mine&MarkCount }
 
 // cleanupTime bounds what is done on behalf of a context that is done already.
 const cleanupTime = 5 * time.Second

@@ -37,19 +37,22 @@ func queue(b *pgx.Batch, stmts ...*Stmt) {
 			})
 			continue
 		}
-		qq.Query(func(rows pgx.Rows) error {
-			for rows.Next() {
-				if s.Rows++; s.Rows > 1 {
-					continue
-				}
-				if err := rows.Scan(s.Dest...); err != nil {
-					return err
-				}
-			}
-			s.Done = rows.Err() == nil
-			return nil
-		})
+		qq.Query(s.read)
 	}
+}
+
+// read counts rows, and scans the first.
+func (s *Stmt) read(rows pgx.Rows) error {
+	for rows.Next() {
+		if s.Rows++; s.Rows > 1 {
+			continue
+		}
+		if err := rows.Scan(s.Dest...); err != nil {
+			return err
+		}
+	}
+	s.Done = rows.Err() == nil
+	return rows.Err()
 }
 
 func (c pgxConn) Query(ctx context.Context, sql string, args []any, row func(scan func(dest ...any) error) error) error {

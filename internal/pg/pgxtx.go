@@ -21,14 +21,23 @@ func (t *pgxTx) Send(ctx context.Context, stmts ...*Stmt) error {
 	if conn := t.tx.Conn(); !conn.IsClosed() && conn.PgConn().IsBusy() && alive(ctx, t.tx) {
 		return notSent{ErrRowsOpen}
 	}
-	if len(stmts) != 1 || stmts[0].Dest != nil {
+	if len(stmts) != 1 {
 		return t.pgxConn.Send(ctx, stmts...)
 	}
-	tag, err := t.tx.Exec(ctx, stmts[0].SQL, stmts[0].Args...)
+	s := stmts[0]
+	if s.Dest != nil {
+		rows, err := t.tx.Query(ctx, s.SQL, s.Args...)
+		if err == nil {
+			err = s.read(rows)
+			rows.Close()
+		}
+		return WithoutDetail(err)
+	}
+	tag, err := t.tx.Exec(ctx, s.SQL, s.Args...)
 	if err != nil {
 		return WithoutDetail(err)
 	}
-	stmts[0].Rows, stmts[0].Done = tag.RowsAffected(), true
+	s.Rows, s.Done = tag.RowsAffected(), true
 	return nil
 }
 
@@ -39,7 +48,7 @@ func alive(ctx context.Context, tx pgx.Tx) bool {
 	return tx.SendBatch(ctx, &pgx.Batch{}).Close() == nil
 }
 
-func (t *pgxTx) NeedsXID() bool { return false }
+func (t *pgxTx) NeedsMark() bool { return false }
 
 func (t *pgxTx) Check(ctx context.Context, _ int64) error {
 	if !alive(ctx, t.tx) {
@@ -107,6 +116,8 @@ type pgxDB struct {
 	opts  pgx.TxOptions
 	begun func(pgx.Tx)
 }
+
+func (d *pgxDB) NeedsMark() bool { return false }
 
 var errNoTx = errors.New("SendBatch gave no transaction for a batch that begins one; a wrapper must pass on BatchResults.Tx")
 

@@ -6,15 +6,19 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// currentSQL asks for the id of the transaction that the connection is in. It is NULL outside of one, and in one that has
-// written nothing: either way it's not the transaction of a claim. It has no parameters, so that every driver sends it in
-// one round trip, whatever it does about preparing.
-const currentSQL = `SELECT pg_current_xact_id_if_assigned()::text::int8`
+// markSQL asks for the mark of the transaction that the connection is in; NULL or ” where it has none, or there is none. It
+// has no parameters, so that every driver sends it in one round trip, whatever it does about preparing. Why not read the
+// claim's row: that takes parameters, and fn may have led the table's name to another table.
+const markSQL = `SELECT pg_catalog.current_setting('` + Mark + `', true)`
+
+// errUndone: the two cannot be told apart, and are met in the same way.
+var errUndone = fmt.Errorf("%w, or was rolled back to a savepoint that is older than the claim", ErrTxEnded)
 
 // FromSQLTx adapts a transaction. Whatever has a Commit and a Rollback is taken for one. Of anything else the server is
 // asked, in two statements, whether it is in a transaction: a *sql.DB fits [SQL], too, and would commit each statement by
@@ -37,20 +41,23 @@ func FromSQLTx(ctx context.Context, q SQL) (Tx, error) {
 
 type sqlTx struct{ sqlConn }
 
-func (t sqlTx) NeedsXID() bool { return true }
+func (t sqlTx) NeedsMark() bool { return true }
 
-func (t sqlTx) Check(caller context.Context, xid int64) error {
+func (t sqlTx) Check(caller context.Context, mark int64) error {
 	ctx, cancel := detached(caller)
 	defer cancel()
-	var current *int64
-	err := t.Send(ctx, &Stmt{SQL: currentSQL, Dest: []any{&current}})
+	var current *string
+	err := t.Send(ctx, &Stmt{SQL: markSQL, Dest: []any{&current}})
 	switch {
-	case err == nil && current != nil && *current == xid:
-		return nil
+	case err == nil && current != nil:
+		if now, err := strconv.ParseInt(*current, 10, 64); err == nil && stands(mark, now) {
+			return nil
+		}
+		return errUndone
+	case err == nil:
+		return errUndone
 	case errors.Is(err, sql.ErrTxDone):
 		return done(caller)
-	case err == nil:
-		return ErrTxEnded
 	case sqlState(err) == "25P02":
 		return ErrTxFailed
 	}
@@ -148,6 +155,8 @@ type sqlDB struct {
 	opts  sql.TxOptions
 	begun func(*sql.Tx)
 }
+
+func (d *sqlDB) NeedsMark() bool { return true }
 
 // Begin begins the transaction with a context of its own, which ends with ctx until the transaction has begun, and later
 // while it is committed. In between, where ctx itself would do, database/sql would roll back on its own account, in another

@@ -6,9 +6,12 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/pgerr"
 )
 
 // DefaultTable is the table of a Table without a name.
@@ -28,28 +31,34 @@ var (
 	weekly0001 string
 	//go:embed sql/0002_plain.sql
 	plain0002 string
+	//go:embed sql/0003_token.sql
+	token0003 string
 )
 
-// migrations returns the SQL of one version after the other, the first of version 1.
+// migrations returns the SQL of one version after the other, the first of version 1; empty where a version has nothing for
+// the layout.
 func (t Table) migrations() []string {
 	on := func(sql string) string { return strings.ReplaceAll(sql, marker, t.Name.Quoted()) }
 	n := t.Layout.Partitions()
 	switch {
 	case t.Layout == Weekly:
-		return []string{on(weekly0001)}
+		return []string{on(weekly0001), "", on(strings.Replace(token0003, "layout plain", "layout weekly", 1))}
 	case n == 0:
-		return []string{on(plain0001), on(plain0002)}
+		return []string{on(plain0001), on(plain0002), on(token0003)}
 	}
 	var b strings.Builder
 	b.WriteString(on(hash0001))
 	for i := range n {
 		b.WriteString(hashLeaf(t.Name, int64(n), int64(i)))
 	}
-	return []string{b.String()}
+	return []string{b.String(), "", on(strings.Replace(token0003, "layout plain", "layout hash", 1))}
 }
 
 // DDL returns the statements that make the table, every version's, in order.
-func DDL(t Table) string { return strings.Join(t.migrations(), "\n") }
+func DDL(t Table) string {
+	all := slices.DeleteFunc(t.migrations(), func(sql string) bool { return sql == "" })
+	return strings.Join(all, "\n")
+}
 
 // lockSQL lets one migration run at a time in a database. The id is the first eight bytes of SHA-256("pgonce migrate"), less the sign.
 // Why not rely on IF NOT EXISTS: PostgreSQL looks and creates in two steps, so that of several sessions at once all but
@@ -64,6 +73,41 @@ func Migrate(ctx context.Context, tx pg.Conn, tables ...Table) ([]Problem, error
 	if err := tx.Send(ctx, &pg.Stmt{SQL: lockSQL, Args: []any{lockID}}); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
+	for try := 1; ; try++ {
+		problems, err := migrateAll(ctx, tx, tables)
+		if !pgerr.Is(err, "55P03") || try == lockTries {
+			return problems, err
+		}
+		// Claims that have waited behind the lock pass meanwhile, and so do those that Migrate holds up on the other tables.
+		if again := tx.Send(ctx, &pg.Stmt{SQL: backSQL}); again != nil {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(lockPause):
+		}
+	}
+}
+
+// A change of a table in use waits for its lock for lockTimeout, lockTries times, and lets claims pass in between. Behind a lock
+// that is waited for, every claim waits.
+const (
+	lockTimeout = "1s"
+	lockTries   = 30
+	lockPause   = 300 * time.Millisecond
+
+	saveSQL    = `SAVEPOINT pgonce_migrate`
+	backSQL    = `ROLLBACK TO SAVEPOINT pgonce_migrate`
+	releaseSQL = `RELEASE SAVEPOINT pgonce_migrate`
+	limitSQL   = `SELECT pg_catalog.current_setting('lock_timeout'), pg_catalog.set_config('lock_timeout', $1::text, true)`
+	unlimitSQL = `SELECT pg_catalog.set_config('lock_timeout', $1::text, true)`
+)
+
+func migrateAll(ctx context.Context, tx pg.Conn, tables []Table) ([]Problem, error) {
+	if err := tx.Send(ctx, &pg.Stmt{SQL: saveSQL}); err != nil {
+		return nil, err
+	}
 	for _, t := range tables {
 		problems, err := migrate(ctx, tx, t)
 		if err != nil {
@@ -73,7 +117,19 @@ func Migrate(ctx context.Context, tx pg.Conn, tables ...Table) ([]Problem, error
 			return problems, nil
 		}
 	}
-	return nil, nil
+	return nil, tx.Send(ctx, &pg.Stmt{SQL: releaseSQL})
+}
+
+// limited calls f with a limit to its waits for locks. A smaller one of the session's is replaced, too: f is tried again.
+func limited(ctx context.Context, tx pg.Conn, f func() error) error {
+	var old, now string
+	if err := tx.Send(ctx, &pg.Stmt{SQL: limitSQL, Args: []any{lockTimeout}, Dest: []any{&old, &now}}); err != nil {
+		return err
+	}
+	if err := f(); err != nil {
+		return err
+	}
+	return tx.Send(ctx, &pg.Stmt{SQL: unlimitSQL, Args: []any{old}, Dest: []any{&now}})
 }
 
 func migrate(ctx context.Context, tx pg.Conn, t Table) ([]Problem, error) {
@@ -95,7 +151,13 @@ func migrate(ctx context.Context, tx pg.Conn, t Table) ([]Problem, error) {
 		if found.here != nil && from == 0 {
 			break // not ours: Verify says whether it will do
 		}
-		if err := run(ctx, tx, migrations[version-1]); err != nil {
+		change := func() error { return run(ctx, tx, migrations[version-1]) }
+		if found.here == nil {
+			err = change()
+		} else {
+			err = limited(ctx, tx, change)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("version %d: %w", version, err)
 		}
 	}

@@ -75,6 +75,7 @@ var columnTypes = []columnSpec{
 	{"lease_until", "timestamp with time zone", "timestamptz"},
 	{"attempt", "integer", "integer NOT NULL DEFAULT 1"},
 	{"failed", "boolean", "boolean NOT NULL DEFAULT false"},
+	{"token", "bigint", "bigint"},
 }
 
 // Verify reads the catalog and returns what keeps the table from backing its keys, as the current role sees it.

@@ -139,7 +139,12 @@ func Orphans(ctx context.Context, conn pg.Conn, t Table, oid, keep int64) ([]Orp
 	return all, nil
 }
 
-// AttachOrphan returns the statement that makes o a partition again.
+// FitOrphan returns the statement that gives a table which is to be a partition again what the table has got meanwhile.
+func FitOrphan(leaf pg.Name) string {
+	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN IF NOT EXISTS token bigint", leaf.Quoted())
+}
+
+// AttachOrphan returns the statement that makes o a partition again. [FitOrphan] comes first.
 func AttachOrphan(table pg.Name, o Orphan) string {
 	return fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')",
 		table.Quoted(), o.Name.Quoted(), o.Week, o.end)
@@ -222,7 +227,9 @@ func MakeWeeks(ctx context.Context, tx pg.Conn, t Table, oid int64) (made []pg.N
 	}
 	for _, w := range missing {
 		var sqls []string
-		if !w.made {
+		if w.made {
+			sqls = []string{FitOrphan(WeekLeaf(t.Name, w.from))}
+		} else {
 			sqls = createWeek(t.Name, w.week)
 		}
 		for _, sql := range append(sqls, attachWeek(t.Name, w.week)) {

@@ -14,8 +14,8 @@ BEGIN
     PERFORM set_config('lock_timeout', '100ms', true);
     BEGIN
       INSERT INTO processed_events_new
-             (source, operation, key, processed_at, payload_hash, value, lease_until, attempt, failed)
-      SELECT source, operation, key, processed_at, payload_hash, value, lease_until, attempt, failed
+             (source, operation, key, processed_at, payload_hash, value, lease_until, attempt, failed, token)
+      SELECT source, operation, key, processed_at, payload_hash, value, lease_until, attempt, failed, token
         FROM processed_events
        WHERE ctid >= format('(%s,0)', page)::tid AND ctid < format('(%s,0)', page + 64)::tid
          FOR SHARE

@@ -6,5 +6,5 @@ SELECT count(*)
   FROM processed_events AS o
   FULL JOIN processed_events_new AS n ON n.key = o.key AND n.operation = o.operation AND n.source = o.source
  WHERE o.key IS NULL OR n.key IS NULL
-    OR (o.processed_at, o.payload_hash, o.value, o.lease_until, o.attempt, o.failed)
-       IS DISTINCT FROM (n.processed_at, n.payload_hash, n.value, n.lease_until, n.attempt, n.failed);
+    OR (o.processed_at, o.payload_hash, o.value, o.lease_until, o.attempt, o.failed, o.token)
+       IS DISTINCT FROM (n.processed_at, n.payload_hash, n.value, n.lease_until, n.attempt, n.failed, n.token);
