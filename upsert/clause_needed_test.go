@@ -212,4 +212,3 @@ func TestSequenceValues(t *testing.T) {
 		}
 	})
 }
-
