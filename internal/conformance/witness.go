@@ -19,7 +19,9 @@ func (k kit) elsewhere(door Door) string {
 	for _, stmt := range strings.SplitAfter(ddl, ";\n") {
 		k.exec(k.db, stmt)
 	}
-	k.exec(k.db, `INSERT INTO elsewhere.processed_events (source, operation, key, value) VALUES ('stripe', 'activate', 'evt_1', 'theirs')`)
+	k.exec(k.db, `
+		INSERT INTO elsewhere.processed_events (source, operation, key, value)
+		VALUES ('stripe', 'activate', 'evt_1', 'theirs')`)
 	return `SET LOCAL search_path = elsewhere, public`
 }
 
