@@ -125,29 +125,6 @@ func TestMigrateIsIdempotent(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-// A table of version 1 is brought forward beside a claim that is open, keeps its keys, and gets what a new table has.
-func TestMigrateFromVersion1(t *testing.T) {
-	t.Parallel()
-	pool := pgtest.Pool(t)
-	migrated(t, pool, dedup.Table{}, dedup.Table{Name: "new"})
-	exec1(t, pool, `ALTER TABLE processed_events RESET (autovacuum_vacuum_scale_factor);
-		COMMENT ON TABLE processed_events IS 'pgonce dedup table, layout plain, version 1'`)
-	open, err := pool.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = open.Exec(t.Context(), `INSERT INTO processed_events (source, operation, key) VALUES ('s', 'o', 'open')`)
-	require.NoError(t, err)
-	migrated(t, pool)
-	exec1(t, pool, `INSERT INTO processed_events (source, operation, key) VALUES ('s', 'o', 'k')`)
-	require.NoError(t, open.Commit(t.Context()))
-	var options, fresh []string
-	of := `SELECT reloptions || obj_description(oid, 'pg_class') FROM pg_class WHERE oid = $1::text::regclass`
-	require.NoError(t, pool.QueryRow(t.Context(), of, "processed_events").Scan(&options))
-	require.NoError(t, pool.QueryRow(t.Context(), of, "new").Scan(&fresh))
-	require.Equal(t, fresh, options)
-	require.Equal(t, []string{"autovacuum_vacuum_scale_factor=0.02", "pgonce dedup table, layout plain, version 2"}, options)
-	require.Equal(t, 2, number(t, pool, `SELECT count(*) FROM processed_events`))
-}
-
 func TestMigrateNeedsNoRightOnceDone(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

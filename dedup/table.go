@@ -32,6 +32,9 @@ const MaxValueBytes = 1 << 20
 type Table struct {
 	// Name is the table's name, with its schema or without: "events", "app.events". It is quoted for you, and its case
 	// kept; a part that holds a dot is written in double quotes. Empty means "processed_events".
+	//
+	// Name it with its schema wherever the search path may change: where sessions or roles have different ones, or fn sets
+	// its own (SET LOCAL search_path for a tenant). Without a schema each statement looks it up anew.
 	Name string
 
 	// Layout must be the layout that the table was made with.
@@ -123,7 +126,8 @@ func (t Table) DDL() string {
 //
 // It ends with [Verify], and returns its *[VerifyError] for a table that it cannot mend, for instance one of yours that
 // has the same name; then, as on any other error, nothing is changed. It takes no lock on an existing table but those
-// which [Table.DDL] states for a newer version. A connection that is in a transaction is refused, for the COMMIT would end
+// which [Table.DDL] states for a newer version. For one that claims wait behind it waits a second at a time, up to 30 times,
+// and lets claims pass in between; then it is 55P03. A connection that is in a transaction is refused, for the COMMIT would end
 // that one. Safe for concurrent use.
 func Migrate(ctx context.Context, db interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)

@@ -87,8 +87,8 @@ func caller(spec string) int {
 		return fail(err)
 	}
 	script := &faultconn.Script{When: map[string]func(faultconn.Message) bool{
-		"before reserve":      faultconn.Containing("processed_at, lease_until)"),
-		"reserved, no reply":  replyTo("processed_at, lease_until)"),
+		"before reserve":      faultconn.Containing("processed_at, lease_until, token)"),
+		"reserved, no reply":  replyTo("processed_at, lease_until, token)"),
 		"before commit":       faultconn.Commit,
 		"committed, no reply": faultconn.CommitReply,
 		"before fail":         faultconn.Containing("failed = true"),

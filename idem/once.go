@@ -90,7 +90,9 @@ type Once struct {
 // fn's to use. fn that swallows an SQL error, or leaves rows open, gets an error from Do though it returned nil. fn must
 // not end the transaction in SQL text: what it committed so stays, the key perhaps without the whole effect. Do finds a
 // COMMIT or ROLLBACK, also where fn then fails, and returns an *[Error] of the stage "fn", which is not [Retryable]; of a
-// BEGIN behind it pgx cannot tell it. What fn does outside of tx (mail, HTTP) is not undone by a roll back, and is done
+// BEGIN behind it (ROLLBACK AND CHAIN) pgx cannot tell it, nor of a ROLLBACK TO a savepoint that is older than the call: both
+// take the key, and what fn does afterwards is committed without it. [Returning] finds them, and so does idemsql. What fn
+// does outside of tx (mail, HTTP) is not undone by a roll back, and is done
 // again by the next delivery.
 //
 // The caller owns tx: Do begins, commits and rolls back nothing. A ctx that ends during a statement closes tx's
@@ -110,8 +112,11 @@ func Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx
 // growing random pauses: fn may run more than once, and only its last run is committed. So fn must set what it keeps
 // outside of tx, not add to it, and its effects outside of the database may be repeated.
 //
-// A COMMIT whose reply is lost is settled by claiming again: the row says whether it took place, and whose it is. Run
-// returns Executed only where the committed row is its own. Where it cannot find out before ctx or the tries end, it
+// fn must not end the transaction in SQL text, see [Do]: after "ROLLBACK; BEGIN" the key is gone, and the effect is committed.
+// Run does not ask the server before COMMIT whether the row is there, for that would cost every first delivery.
+//
+// A COMMIT whose reply is lost is settled by claiming again. The row says whether it took place, and by its token, which
+// this call chose at random, whose it is. That holds after a failover, too. Run returns Executed only where the committed row is its own. Where it cannot find out before ctx or the tries end, it
 // returns an *[Error] with Unknown set; the same key, delivered again, gets the right answer.
 //
 // Run owns the transaction and leaves none open, and no connection taken, on any path. It is safe for concurrent use

@@ -43,8 +43,12 @@ SELECT key, attempt, move, count(*)
              WHEN NOT open_before AND is_now IS NOT NULL THEN 'illegal: settled twice'
              WHEN NOT open_before THEN 'illegal: a settled key deleted'
              WHEN is_now IS NULL THEN 'void'
-             WHEN was - '{lease_until,attempt,failed,value}'::text[] <> is_now - '{lease_until,attempt,failed,value}'::text[]
+             WHEN was - '{lease_until,attempt,failed,value,token}'::text[] <> is_now - '{lease_until,attempt,failed,value,token}'::text[]
                THEN 'illegal: another column changed'
+             -- A confirmation and a take-over leave a token of their own; no other move touches it.
+             WHEN (is_now->'token' <> was->'token')
+                  <> CASE WHEN open_now THEN new_attempt > old_attempt AND new_lease > '-infinity' ELSE NOT (is_now->>'failed')::bool END
+               THEN 'illegal: the token'
              WHEN NOT open_now AND new_attempt = old_attempt THEN CASE WHEN (is_now->>'failed')::bool THEN 'fail' ELSE 'confirm' END
              WHEN NOT open_now THEN 'illegal: settled by another attempt'
              WHEN is_now->'failed' <> was->'failed' OR is_now->'value' <> was->'value' THEN 'illegal: a value before the end'

@@ -15,7 +15,9 @@ import (
 // not exported, bytes that are not UTF-8 in a string, the spelling of a json.RawMessage) a duplicate gets otherwise, and T
 // must be one that JSON decodes into, no interface with methods, say. The zero value works; it is safe for concurrent use.
 //
-// Storing costs the first delivery one more statement; with Run, the row is written a second time.
+// Storing costs the first delivery one more statement; with Run, the row is written a second time. The value goes into the
+// row that this call has claimed, and into no other. Where fn has changed the search path, so that an unqualified table name
+// leads elsewhere, or has undone the claim, that is an *[Error] of stage "store", and nothing is committed.
 type Returning[T any] struct {
 	// Once holds the settings. Calls of one table and key must agree on T.
 	Once Once

@@ -64,7 +64,7 @@
 //     of four round trips; each end of an attempt without an answer is one of three.
 //   - database/sql does not tell the state of a transaction, so after fn one short query asks the server whether the
 //     transaction that holds the key is still open. A COMMIT or ROLLBACK that fn ran as SQL text is found by it, even one
-//     that begins the next transaction at once (AND CHAIN).
+//     that begins the next transaction at once (AND CHAIN), and so is a ROLLBACK TO a savepoint older than the claim.
 //   - fn's Tx has no Commit and no Rollback, so there is nothing to refuse.
 //   - A *sql.DB has the methods that Do needs. It is refused at run time, see Do.
 //   - Whether a COMMIT of a failed transaction is reported is up to the driver. Both drivers below do: pgx.ErrTxCommitRollback,

@@ -81,7 +81,9 @@ type Once struct {
 // *gorm.DB, a *sqlx.Tx, the Queries of sqlc. Ending tx there cannot be refused; Do finds it and returns an error, and
 // whatever was committed was key and effect together. fn that swallows an SQL error, or leaves rows open, gets an error
 // from Do though it returned nil: after fn, Do asks the server whether the transaction of the claim is still open and can
-// go on, which is one more round trip, on a first delivery only. What fn does outside of tx (mail, HTTP) is not undone by
+// go on, which is one more round trip, on a first delivery only. So it also finds a ROLLBACK TO a savepoint that is older than
+// the call, and a transaction that was begun anew: both have lost the key. It knows the transaction by the setting
+// pgonce.mark, local to it; RESET ALL in fn is taken for its end. What fn does outside of tx (mail, HTTP) is not undone by
 // a roll back, and is done again by the next delivery.
 //
 // The caller owns tx: Do begins, commits and rolls back nothing, with one exception. Where fn failed and the server

@@ -34,9 +34,8 @@ type Claim struct {
 	token *int64 // of the row that this call has claimed or confirmed last, as the server returned it
 }
 
-// newToken returns the token of a claim: a random number, not 0, for each transaction that it is made in. The row that holds
-// it is this call's own, and whoever sees the row knows that the transaction was committed. The clock has no part in it, and
-// neither has anything that a server could lose or give out again.
+// newToken returns the token of a claim: a random number, not 0, for each transaction that it is made in. The row that
+// holds it is this call's own. Why not the transaction's id: not every server has one, and a failover may give it out again.
 //
 // mark: the transaction is to be marked by it, and the server counts in its lower bits.
 func newToken(mark bool) int64 {
@@ -80,7 +79,7 @@ var (
 
 	errNoPartition = errors.New("the table has no partition for this key")
 	errHidden      = errors.New("the key's row can be neither inserted nor read: a trigger, a rule or row security keeps it away; dedup.Verify names it")
-	errNoToken     = errors.New("the row that was written has no token: a trigger or a rule has changed it; dedup.Verify names it")
+	errNoToken     = errors.New("the row that was written has no token: a trigger changes it; dedup.Verify names it")
 	errClaimGone   = errors.New("the row that this call has claimed is not there")
 	errFixed       = errors.New("the key's row can be read and not changed: a trigger, a rule or row security keeps it as it is")
 )
@@ -185,7 +184,7 @@ type Record struct {
 	Done, Leased           bool // Done: no lease. Leased: a lease that has not run out
 	Failed                 bool
 	Attempt                int64
-	Token                  *int64 // of the transaction that claimed, took over or confirmed; nil: an older version of the library did
+	Token                  *int64 // of who claimed, took over or confirmed; nil: an older version of the library
 	ProcessedAt, AgeMicros int64  // microseconds: since 1970, and before the server's now
 }
 
@@ -276,7 +275,8 @@ func (c *Claim) readStmt(r *Record) *pg.Stmt {
 	return &pg.Stmt{
 		SQL: c.SQL.read, Args: c.args(),
 		Dest: []any{
-			(*hexed)(&r.PayloadHash), (*hexed)(&r.Value), &r.Done, &r.Leased, &r.Failed, &r.Attempt, &r.Token, &r.ProcessedAt, &r.AgeMicros,
+			(*hexed)(&r.PayloadHash), (*hexed)(&r.Value), &r.Done, &r.Leased, &r.Failed, &r.Attempt, &r.Token,
+			&r.ProcessedAt, &r.AgeMicros,
 		},
 	}
 }
@@ -364,8 +364,10 @@ func (c *Claim) Store(ctx context.Context, conn pg.Conn, value []byte) error {
 		return c.failed("store", err)
 	}
 	if s.Rows != 1 {
-		return &Failure{Stage: "store", Err: errClaimGone, Hint: fmt.Sprintf(
-			"fn has deleted it, has ended the transaction or rolled it back to a savepoint older than the claim, or %s", c.astray())}
+		return &Failure{
+			Stage: "store", Err: errClaimGone,
+			Hint: "fn deleted it, ended the transaction or rolled it back to a savepoint older than the claim, or " + c.astray(),
+		}
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error)
 // effect runs fn on the transaction of a new claim, and undoes it unless fn returned nil and left tx able to go on.
 // undo is deferred, and nothing recovered: a panic keeps its stack, and runtime.Goexit (t.FailNow) is covered too. Where
 // undo finds that tx had ended before, the key may be committed with half of the effect, and fn's error alone would hide it.
-func effect(ctx context.Context, tx pg.Tx, token int64, fn func(context.Context) error, undo func(context.Context) error) (err error) {
+func effect(ctx context.Context, tx pg.Tx, token int64, fn, undo func(context.Context) error) (err error) {
 	var unanswered error // by Check, after fn had returned nil
 	good := false
 	defer func() {

@@ -5,8 +5,8 @@ package claim
 // and by the row's creation (processed_at): a row that was deleted and reserved anew begins at attempt 1 again.
 // clock_timestamp(), not now(): a transaction begun before the lease ran out would never see it run out.
 
-// returningLease gives what the holder is fenced by. Taken from a timestamp without time zone, the creation is immutable: see
-// returningToken.
+// returningLease gives what the holder is fenced by. The creation is taken from a timestamp without time zone, which is
+// immutable: see returningToken.
 const returningLease = `
 RETURNING attempt::int8, (extract(epoch FROM processed_at AT TIME ZONE 'UTC') * 1000000)::int8`
 
@@ -18,7 +18,8 @@ VALUES ($1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timest
 ON CONFLICT (key, operation, source) DO NOTHING` + returningLease
 
 // reserveTimedSQL is the same for a key with a time of its own ($6, microseconds since 1970): nothing is inserted where it
-// lies before the retention window ($7, microseconds), or further in the future than $8. $9 is the token. See insertTimedSQL.
+// lies before the retention window ($7, microseconds), or further in the future than $8. $9 is the
+// token. See insertTimedSQL.
 const reserveTimedSQL = `
 INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at, lease_until, token)
 SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timestamp() + $5::int8 * interval '1 microsecond', $9::int8
@@ -27,7 +28,8 @@ SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timesta
 ON CONFLICT (key, operation, source) DO NOTHING` + returningLease
 
 // takeOverSQL: unfinished -> reserved, by the next attempt. $5 is how long the provider remembers: an attempt must end
-// ($4, its lease) before that; NULL: for ever. $6 makes sure that the row is the one whose payload was compared. $7 is the token.
+// ($4, its lease) before that; NULL: for ever. $6 makes sure that the row is the one whose payload was compared. $7 is
+// the token.
 const takeOverSQL = `
 UPDATE /*table*/processed_events
    SET lease_until = clock_timestamp() + $4::int8 * interval '1 microsecond', attempt = attempt + 1, token = $7::int8

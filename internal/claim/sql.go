@@ -33,8 +33,8 @@ SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), $8::int8
        BETWEEN clock_timestamp() - $6::int8 * interval '1 microsecond' AND clock_timestamp() + $7::int8 * interval '1 microsecond'
 ON CONFLICT (key, operation, source) DO NOTHING` + returningToken
 
-// returningToken makes a statement prove that it wrote the row: by a row of its own, for not every server's command tag can
-// be believed. No function is called in RETURNING: some servers refuse those that are not immutable.
+// returningToken makes a statement prove that it wrote the row, by a row that comes back: not every server's command tag
+// can be believed. RETURNING calls no function that is not immutable, for some servers refuse that.
 const returningToken = `
 RETURNING token`
 
@@ -42,8 +42,8 @@ RETURNING token`
 const returningAttempt = `
 RETURNING attempt::int8`
 
-// marked has a claim, or a confirmation, mark its transaction: see [pg.Mark]. The mark, which is also the token, is the parameter $n
-// with the count of the transaction's claims in its lower bits.
+// marked has a claim, or a confirmation, mark its transaction: see [pg.Mark]. The mark, which is also the token, is the
+// parameter $n with the count of the transaction's claims in its lower bits.
 func marked(sql string, n int) string {
 	token := fmt.Sprintf("$%d::int8", n)
 	return strings.Replace(sql, token, fmt.Sprintf(`pg_catalog.set_config('%[1]s', (%[2]s
@@ -55,7 +55,8 @@ func marked(sql string, n int) string {
 // what was committed while the claim waited; the same read in a CTE of the claim would not. Bytes come in hex by our own
 // doing: where a mode of the driver gets them as text, the session's bytea_output decides, and pgx reads one of its two.
 const readSQL = `
-SELECT encode(payload_hash, 'hex'), encode(value, 'hex'), lease_until IS NULL, coalesce(lease_until > clock_timestamp(), false), failed, attempt, token,
+SELECT encode(payload_hash, 'hex'), encode(value, 'hex'), lease_until IS NULL, coalesce(lease_until > clock_timestamp(), false), failed, attempt,
+       token,
        (extract(epoch FROM processed_at) * 1000000)::int8,
        (extract(epoch FROM clock_timestamp() - processed_at) * 1000000)::int8
   FROM /*table*/processed_events
@@ -71,8 +72,8 @@ const forgetSQL = `
 DELETE FROM /*table*/processed_events
  WHERE key = $3::text AND operation = $2::text AND source = $1::text AND lease_until IS NULL` + returningAttempt
 
-// storeSQL keeps what fn returned, in the row that its own transaction inserted, and in no other: fn may have led the name to
-// another table, or rolled back the claim. $5 is the row's token.
+// storeSQL keeps what fn returned, in the row that its own transaction inserted, and in no other: fn may have led the name
+// to another table, or rolled back the claim. $5 is the row's token.
 const storeSQL = `
 UPDATE /*table*/processed_events SET value = $4::bytea
  WHERE key = $3::text AND operation = $2::text AND source = $1::text AND token = $5::int8` + returningToken
@@ -106,9 +107,11 @@ type SQL struct {
 // The statements before a table's name is put in: of every layout but Weekly, and of that one.
 var (
 	plainSQL = SQL{
-		insert: insertSQL, insertMarked: marked(insertSQL, 5), insertTimed: insertTimedSQL, insertTimedMarked: marked(insertTimedSQL, 8),
+		insert: insertSQL, insertMarked: marked(insertSQL, 5),
+		insertTimed: insertTimedSQL, insertTimedMarked: marked(insertTimedSQL, 8),
 		read: readSQL, forget: forgetSQL, reserve: reserveSQL, reserveTimed: reserveTimedSQL, takeOver: takeOverSQL,
-		confirm: confirmSQL, confirmMarked: marked(confirmSQL, 7), fail: failSQL, extend: extendSQL, end: endSQL, release: giveUpSQL, void: voidSQL, open: openSQL, store: storeSQL,
+		confirm: confirmSQL, confirmMarked: marked(confirmSQL, 7),
+		fail: failSQL, extend: extendSQL, end: endSQL, release: giveUpSQL, void: voidSQL, open: openSQL, store: storeSQL,
 	}
 	weeklySQL = plainSQL.byWeek()
 

@@ -168,7 +168,7 @@ func TestWAL(t *testing.T) {
 	require.Equal(t, 1, again.Conflicts)
 }
 
-// No statement depends on what some servers of this protocol lack, or give out again after a failover; and RETURNING calls no
+// No statement depends on what some servers of this protocol lack, or give out again after a failover. RETURNING calls no
 // function that is not immutable, which others refuse.
 func TestNoTransactionIDs(t *testing.T) {
 	t.Parallel()
@@ -179,7 +179,8 @@ func TestNoTransactionIDs(t *testing.T) {
 		}
 		verb := strings.Fields(sql)[0]
 		_, returning, found := strings.Cut(sql, "RETURNING ")
-		require.Equal(t, verb == "INSERT" || verb == "UPDATE" || verb == "DELETE", found, "what is written is counted by rows: %s", sql)
+		writes := verb == "INSERT" || verb == "UPDATE" || verb == "DELETE"
+		require.Equal(t, writes, found, "what is written is counted by rows: %s", sql)
 		if !found {
 			continue
 		}

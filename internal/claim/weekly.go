@@ -12,7 +12,8 @@ const WeeklySkew = 24 * time.Hour
 
 // insertWeeklySQL is the claim on a table of layout Weekly: nothing is inserted where the time ($5, microseconds since 1970)
 // lies before the retention window ($6, microseconds) or further in the future than $7. The bucket is computed here: a date
-// made in Go would be read by the session's time zone in some exec modes. clock_timestamp(), and $8: see insertTimedSQL.
+// made in Go would be read by the session's time zone in some exec modes. clock_timestamp(), and $8:
+// see insertTimedSQL.
 const insertWeeklySQL = `
 INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, event_time, bucket, token)
 SELECT $1::text, $2::text, $3::text, $4::bytea, e.at, date_trunc('week', e.at AT TIME ZONE 'UTC')::date, $8::int8

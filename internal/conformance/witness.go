@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/pgerr"
 )
 
 // elsewhere makes a schema with a table of the same name, and returns what leads the transaction's search path to it.
@@ -18,7 +19,9 @@ func (k kit) elsewhere(door Door) string {
 	for _, stmt := range strings.SplitAfter(ddl, ";\n") {
 		k.exec(k.db, stmt)
 	}
-	k.exec(k.db, `INSERT INTO elsewhere.processed_events (source, operation, key, value) VALUES ('stripe', 'activate', 'evt_1', 'theirs')`)
+	k.exec(k.db, `
+		INSERT INTO elsewhere.processed_events (source, operation, key, value)
+		VALUES ('stripe', 'activate', 'evt_1', 'theirs')`)
 	return `SET LOCAL search_path = elsewhere, public`
 }
 
@@ -181,5 +184,19 @@ func witness(t *testing.T, door Door) {
 		}
 		k.wantKeys(0)
 		k.wantEffects("a", 0)
+	})
+
+	// A table of an older version: no claim can be made, and the error says what makes one possible.
+	t.Run("OldTable", func(t *testing.T) {
+		k := open(t, door)
+		k.exec(k.db, `ALTER TABLE processed_events DROP COLUMN token`)
+		_, err := k.db.Run(k.ctx, Settings{}, key, k.never())
+		_, _, reserved := k.db.Reserve(k.ctx, Settings{}, key, time.Hour)
+		tx := k.begin("")
+		_, done := tx.Do(k.ctx, Settings{}, key, k.never())
+		for _, err := range []error{err, reserved, done} {
+			require.True(t, pgerr.Is(err, "42703"), "%v", err)
+			require.ErrorContains(t, err, "dedup.Migrate")
+		}
 	})
 }

@@ -19,8 +19,8 @@ type Stmt struct {
 	// Dest, where not nil, receives the columns of the first row. Without it, rows are not read.
 	Dest []any
 
-	// Rows is set by Send: rows returned where Dest is set, which is the proof of what a statement did. Without Dest it is the
-	// count of the command tag, which some servers of this protocol get wrong for ON CONFLICT DO NOTHING.
+	// Rows is set by Send: rows returned where Dest is set, which is the proof of what a statement did. Without Dest it is
+	// the count of the command tag, which some servers of this protocol get wrong for ON CONFLICT DO NOTHING.
 	Rows int64
 	Done bool // set by Send: the server has completed the statement
 }
@@ -40,8 +40,8 @@ type Conn interface {
 type Tx interface {
 	Conn
 
-	// NeedsMark reports whether Check needs a mark in the transaction, see [Mark]: a driver that does not know the state of
-	// its connection must ask the server whether the transaction is still the same.
+	// NeedsMark reports whether Check needs a mark in the transaction, see [Mark]: a driver that does not know the state
+	// of its connection must ask the server whether the transaction is still the same.
 	NeedsMark() bool
 
 	// Check reports what has become of the transaction: nil while it can go on, else one of the errors below. mark is what
@@ -101,16 +101,16 @@ type notSent struct{ error }
 func (e notSent) Unwrap() error     { return e.error }
 func (e notSent) SafeToRetry() bool { return true }
 
-// Mark is the name of a setting by which a transaction can be known again. Every claim sets it anew, for its transaction only:
-// the server takes it back when the transaction ends, and with a roll back to a savepoint that is older than the claim. Its
-// lower bits ([MarkCount]) count the claims of the transaction; the others are random.
+// Mark is the name of a setting by which a transaction can be known again. Every claim sets it anew, for its transaction
+// only: the server takes it back when the transaction ends, and with a roll back to a savepoint that is older than the
+// claim. Its lower bits ([MarkCount]) count the claims of the transaction; the others are random.
 const (
 	Mark            = "pgonce.mark"
 	MarkCount int64 = 1<<24 - 1
 )
 
-// stands reports whether a claim that has set mine is still part of a transaction whose mark is now: that is mine, or one of a
-// later claim, made by fn. (One that rolls the claim back and then claims as often as it takes is not found.)
+// stands reports whether a claim that has set mine is still part of a transaction whose mark is now: that is mine, or one
+// of a later claim, made by fn. An fn that rolls its own claim back, and then makes two of its own, is not found.
 func stands(mine, now int64) bool { return mine == now || now&MarkCount > mine&MarkCount }
 
 // cleanupTime bounds what is done on behalf of a context that is done already.

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// markSQL asks for the mark of the transaction that the connection is in; NULL or ” where it has none, or there is none. It
-// has no parameters, so that every driver sends it in one round trip, whatever it does about preparing. Why not read the
-// claim's row: that takes parameters, and fn may have led the table's name to another table.
+// markSQL asks for the mark of the transaction that the connection is in; NULL or empty where it has none, or there is no
+// transaction. It has no parameters, so that every driver sends it in one round trip, whatever it does about preparing.
+// Why not read the claim's row: that takes parameters, and fn may have led the table's name to another table.
 const markSQL = `SELECT pg_catalog.current_setting('` + Mark + `', true)`
 
 // errUndone: the two cannot be told apart, and are met in the same way.

@@ -35,8 +35,8 @@ var (
 	token0003 string
 )
 
-// migrations returns the SQL of one version after the other, the first of version 1; empty where a version has nothing for
-// the layout.
+// migrations returns the SQL of one version after the other, the first of version 1; empty where a version has nothing
+// for the layout.
 func (t Table) migrations() []string {
 	on := func(sql string) string { return strings.ReplaceAll(sql, marker, t.Name.Quoted()) }
 	n := t.Layout.Partitions()
@@ -90,8 +90,8 @@ func Migrate(ctx context.Context, tx pg.Conn, tables ...Table) ([]Problem, error
 	}
 }
 
-// A change of a table in use waits for its lock for lockTimeout, lockTries times, and lets claims pass in between. Behind a lock
-// that is waited for, every claim waits.
+// A change of a table in use waits for its lock for lockTimeout, lockTries times, and lets claims pass in between: behind
+// a lock that is waited for, every claim waits.
 const (
 	lockTimeout = "1s"
 	lockTries   = 30
@@ -120,7 +120,7 @@ func migrateAll(ctx context.Context, tx pg.Conn, tables []Table) ([]Problem, err
 	return nil, tx.Send(ctx, &pg.Stmt{SQL: releaseSQL})
 }
 
-// limited calls f with a limit to its waits for locks. A smaller one of the session's is replaced, too: f is tried again.
+// limited calls f with a limit to its waits for locks. A smaller one of the session's is replaced, too: Migrate tries again.
 func limited(ctx context.Context, tx pg.Conn, f func() error) error {
 	var old, now string
 	if err := tx.Send(ctx, &pg.Stmt{SQL: limitSQL, Args: []any{lockTimeout}, Dest: []any{&old, &now}}); err != nil {

@@ -18,7 +18,8 @@ BEGIN
   IF TG_OP <> 'DELETE' THEN
     INSERT INTO processed_events_new
            (source, operation, key, processed_at, payload_hash, value, lease_until, attempt, failed, token)
-    VALUES (NEW.source, NEW.operation, NEW.key, NEW.processed_at, NEW.payload_hash, NEW.value, NEW.lease_until, NEW.attempt, NEW.failed)
+    VALUES (NEW.source, NEW.operation, NEW.key, NEW.processed_at, NEW.payload_hash, NEW.value, NEW.lease_until, NEW.attempt,
+            NEW.failed, NEW.token)
     ON CONFLICT (key, operation, source) DO UPDATE
        SET processed_at = EXCLUDED.processed_at, payload_hash = EXCLUDED.payload_hash, value = EXCLUDED.value,
            lease_until = EXCLUDED.lease_until, attempt = EXCLUDED.attempt, failed = EXCLUDED.failed, token = EXCLUDED.token;
