@@ -144,7 +144,7 @@ func TestMaintainKeepsUndone(t *testing.T) {
 	first, from, to := monday(t, pool, -5)
 	second, _, _ := monday(t, pool, -4)
 	exec1(t, pool, `ALTER TABLE processed_events DETACH PARTITION `+first)
-	exec1(t, pool, `COMMENT ON TABLE `+first+` IS 'pgonce dedup partition, week `+from+`'`)
+	exec1(t, pool, `COMMENT ON TABLE `+first+` IS 'pgonce dedup partition, week `+from+`, being dropped'`)
 	for range 2 {
 		stats, err := shorter.Maintain(t.Context(), pool)
 		require.NoError(t, err)
@@ -156,6 +156,24 @@ func TestMaintainKeepsUndone(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, stats.Dropped, 2)
 	wantMended(t, pool)
+}
+
+// What somebody has detached by hand is an archive; what Maintain has detached before it was killed is dropped.
+func TestMaintainKeepsArchive(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	neglected(t, pool)
+	archive, _, _ := monday(t, pool, -5)
+	cut, from, _ := monday(t, pool, -4)
+	exec1(t, pool, `ALTER TABLE processed_events DETACH PARTITION `+archive)
+	exec1(t, pool, `ALTER TABLE processed_events DETACH PARTITION `+cut)
+	exec1(t, pool, `COMMENT ON TABLE `+cut+` IS 'pgonce dedup partition, week `+from+`, being dropped'`)
+	for range 2 {
+		_, err := shorter.Maintain(t.Context(), pool)
+		require.NoError(t, err)
+		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM `+archive+` WHERE key = 'expired'`))
+		require.Equal(t, kept(t, pool)+1, count(t, pool, tables), "only what Maintain had detached is gone")
+	}
 }
 
 // Several at once, in any order, and with handlers in between.
