@@ -145,9 +145,15 @@ func TestMaintainKeepsUndone(t *testing.T) {
 	second, _, _ := monday(t, pool, -4)
 	exec1(t, pool, `ALTER TABLE processed_events DETACH PARTITION `+first)
 	exec1(t, pool, `COMMENT ON TABLE `+first+` IS 'pgonce dedup partition, week `+from+`, being dropped'`)
+	attached := func() (xmin string) { // of the entry that makes it a partition: another one, had it been detached for a moment
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT xmin::text FROM pg_inherits WHERE inhrelid = $1::text::regclass`, second).Scan(&xmin))
+		return xmin
+	}
+	before := attached()
 	for range 2 {
 		stats, err := shorter.Maintain(t.Context(), pool)
 		require.NoError(t, err)
+		require.Equal(t, before, attached(), "never detached: its keys would be unseen meanwhile, and run again")
 		require.ElementsMatch(t, []string{"public." + first, "public." + second}, stats.Kept)
 	}
 	require.Equal(t, 6, count(t, pool, `SELECT count(*) FROM processed_events`), to)

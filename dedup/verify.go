@@ -17,7 +17,7 @@ type Problem struct {
 	Table string // the table, with its schema where it was found in one; empty where it is the session's
 
 	// Kind is a short name that stays the same from version to version: "table missing", "table in another schema", "not a
-	// table", "not logged", "column missing", "column type", "column nullable", "column default", "column generated", "collation",
+	// table", "not our table" (it lacks a column of the key), "not logged", "column missing", "column type", "column nullable", "column default", "column generated", "collation",
 	// "constraint missing", "constraint deferrable", "index invalid", "index partial", "index on an expression", "index
 	// has more columns", "other unique index", "trigger" (before a statement), "trigger after", "rule", "foreign key", "other constraint"
 	// (EXCLUDE), "inheritance", "row security", "rights missing", "retention too short"; of

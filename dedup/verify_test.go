@@ -1,6 +1,8 @@
 package dedup_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -53,6 +55,9 @@ var damages = []struct {
 		[]string{"column type"},
 		false,
 	},
+	{"home-made", `DROP TABLE processed_events; CREATE TABLE processed_events (event_id text PRIMARY KEY)`, []string{"not our table"}, false},
+	{"home-made, of the same columns in part", `DROP TABLE processed_events; CREATE TABLE processed_events (key text PRIMARY KEY, source text)`,
+		[]string{"not our table"}, false},
 	{"not logged", `ALTER TABLE processed_events SET UNLOGGED`, []string{"not logged"}, true},
 	{"trigger", `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 		CREATE TRIGGER t BEFORE INSERT OR UPDATE ON processed_events FOR EACH ROW EXECUTE FUNCTION f()`, []string{"trigger"}, true},
@@ -123,6 +128,10 @@ func TestVerify(t *testing.T) {
 				require.Contains(t, p.Table, "processed_events")
 			}
 			require.ElementsMatch(t, d.kinds, kinds, "%v", problems)
+			if slices.Contains(kinds, "not our table") {
+				require.Contains(t, problems[0].Fix, "home_made")
+				require.True(t, strings.HasPrefix(problems[0].Fix, "--"), "nothing that drops its only uniqueness")
+			}
 			if d.fixed {
 				for _, p := range problems {
 					exec1(t, pool, p.Fix)

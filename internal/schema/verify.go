@@ -18,6 +18,7 @@ const (
 	missingTable  = "table missing"
 	otherSchema   = "table in another schema"
 	notATable     = "not a table"
+	notOurs       = "not our table"
 	notLogged     = "not logged"
 	missingColumn = "column missing"
 	columnType    = "column type"
@@ -108,6 +109,9 @@ func Verify(ctx context.Context, conn pg.Conn, t Table) ([]Problem, error) {
 	cols, err := columns(ctx, conn, f.here.oid)
 	if err != nil {
 		return nil, err
+	}
+	if v.foreign(cols) {
+		return v.problems, nil
 	}
 	v.columns(cols)
 	v.defaults(cols)
@@ -205,6 +209,23 @@ func (v *verifier) relation(r *relation) {
 		v.report(rowSecurity, "row security applies to the role "+pg.Quote(r.role)+": a key held by a row that it cannot see is neither insertable nor readable, and a policy for INSERT alone makes claims fail",
 			"ALTER ROLE %s BYPASSRLS", pg.Quote(r.role))
 	}
+}
+
+// foreign reports whether the table lacks a column of the key: it is another one of the same name. Nothing else is said of it,
+// for what would make it ours would drop the constraint that it has.
+func (v *verifier) foreign(cols map[string]column) bool {
+	var lacks []string
+	for _, name := range v.key {
+		if _, ok := cols[name]; !ok {
+			lacks = append(lacks, name)
+		}
+	}
+	if len(lacks) == 0 {
+		return false
+	}
+	v.report(notOurs, "it is not a table of this library: it has no column "+strings.Join(lacks, ", ")+"; Migrate does not change it",
+		"-- leave it as it is, give the Table another name, and move the keys: folder home_made of dedup/layouts has the SQL")
+	return true
 }
 
 func (v *verifier) columns(cols map[string]column) {
