@@ -25,7 +25,7 @@
 // # How many tables
 //
 // One is enough for most programs: source and operation are part of every key. Two consumer groups that must each
-// process every message take a table each, and so do two senders whose windows differ much.
+// process every message take an operation each in their idem.Scope. Two senders whose windows differ much take a table each.
 //
 // # Layouts
 //
@@ -57,6 +57,8 @@
 //	not committed yet                  stays; once it is committed, its age counts from the beginning of its transaction (with a time of its own from the claim)
 //	settled late, after its window     goes with the next purge: the window counts from the reservation, not from its end
 //
+// A retention that was raised does not bring purged keys back: it is in force once the longer time has passed.
+//
 // How long must a window be? Longer than the last moment at which the sender may deliver the message again: its automatic
 // retries, what its people can send again by hand, what lies in a dead-letter queue until somebody puts it back, and what a
 // topic still holds when somebody rewinds it. Say what you know of it in [Table].Resends, and [Verify] compares. Then look at
@@ -84,6 +86,12 @@
 //   - A purge that was lost is repeated. Keys that come back from a backup are deleted by their age, which is the true one.
 //   - A table of layout Weekly that comes back from a backup some weeks old may have no partition for this week. Claims fail with
 //     an error that names the table, and nothing runs, until Maintain or [Migrate] has run: do that first.
+//
+// A key that is restored or replicated without its effects stays a duplicate: the effect is lost, and nothing says so. Restore and
+// publish the table together with the tables of its effects, all from one moment.
+//
+// With a synchronous standby, a COMMIT whose wait is cancelled (a cancelled query, an administrator, a fast shutdown) is
+// committed here, and the server says so with a warning alone. The outcome is executed, though no standby may have it: after a failover it may be lost.
 //
 // How much can be lost: with asynchronous replication what the standby had not received, normally less than a second, but
 // without a bound; with synchronous_standby_names and synchronous_commit = on nothing that was acknowledged, as long as

@@ -198,6 +198,7 @@ func TestMaintainDropsNoPartition(t *testing.T) {
 	neglected(t, pool)
 	leaf, from, to := monday(t, pool, -5)
 	exec1(t, pool, `ALTER TABLE processed_events DETACH PARTITION `+leaf)
+	exec1(t, pool, `COMMENT ON TABLE `+leaf+` IS 'pgonce dedup partition, week `+from+`, being dropped'`)
 	claim, err := pool.Begin(t.Context()) // a handler at work
 	require.NoError(t, err)
 	defer func() { _ = claim.Rollback(context.Background()) }()

@@ -144,10 +144,16 @@ func TestMaintainKeepsUndone(t *testing.T) {
 	first, from, to := monday(t, pool, -5)
 	second, _, _ := monday(t, pool, -4)
 	exec1(t, pool, `ALTER TABLE processed_events DETACH PARTITION `+first)
-	exec1(t, pool, `COMMENT ON TABLE `+first+` IS 'pgonce dedup partition, week `+from+`'`)
+	exec1(t, pool, `COMMENT ON TABLE `+first+` IS 'pgonce dedup partition, week `+from+`, being dropped'`)
+	attached := func() (xmin string) { // of the entry that makes it a partition: another one, had it been detached for a moment
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT xmin::text FROM pg_inherits WHERE inhrelid = $1::text::regclass`, second).Scan(&xmin))
+		return xmin
+	}
+	before := attached()
 	for range 2 {
 		stats, err := shorter.Maintain(t.Context(), pool)
 		require.NoError(t, err)
+		require.Equal(t, before, attached(), "never detached: its keys would be unseen meanwhile, and run again")
 		require.ElementsMatch(t, []string{"public." + first, "public." + second}, stats.Kept)
 	}
 	require.Equal(t, 6, count(t, pool, `SELECT count(*) FROM processed_events`), to)
@@ -156,6 +162,24 @@ func TestMaintainKeepsUndone(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, stats.Dropped, 2)
 	wantMended(t, pool)
+}
+
+// What somebody has detached by hand is an archive; what Maintain has detached before it was killed is dropped.
+func TestMaintainKeepsArchive(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	neglected(t, pool)
+	archive, _, _ := monday(t, pool, -5)
+	cut, from, _ := monday(t, pool, -4)
+	exec1(t, pool, `ALTER TABLE processed_events DETACH PARTITION `+archive)
+	exec1(t, pool, `ALTER TABLE processed_events DETACH PARTITION `+cut)
+	exec1(t, pool, `COMMENT ON TABLE `+cut+` IS 'pgonce dedup partition, week `+from+`, being dropped'`)
+	for range 2 {
+		_, err := shorter.Maintain(t.Context(), pool)
+		require.NoError(t, err)
+		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM `+archive+` WHERE key = 'expired'`))
+		require.Equal(t, kept(t, pool)+1, count(t, pool, tables), "only what Maintain had detached is gone")
+	}
 }
 
 // Several at once, in any order, and with handlers in between.

@@ -1,6 +1,8 @@
 package dedup_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -11,6 +13,8 @@ import (
 )
 
 const dropKey = `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey;`
+
+const triggerFunc = `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; `
 
 // damages are what Verify must find, each by its own kind; fixed says that running the Fix of every problem mends it.
 var damages = []struct {
@@ -51,14 +55,46 @@ var damages = []struct {
 		[]string{"column type"},
 		false,
 	},
+	{"home-made", `DROP TABLE processed_events; CREATE TABLE processed_events (event_id text PRIMARY KEY)`, []string{"not our table"}, false},
+	{
+		"home-made, of the same columns in part", `DROP TABLE processed_events; CREATE TABLE processed_events (key text PRIMARY KEY, source text)`,
+		[]string{"not our table"},
+		false,
+	},
 	{"not logged", `ALTER TABLE processed_events SET UNLOGGED`, []string{"not logged"}, true},
 	{"trigger", `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 		CREATE TRIGGER t BEFORE INSERT OR UPDATE ON processed_events FOR EACH ROW EXECUTE FUNCTION f()`, []string{"trigger"}, true},
-	{"trigger that is harmless", `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+	{"triggers of other times", `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 		CREATE TRIGGER a AFTER INSERT ON processed_events FOR EACH ROW EXECUTE FUNCTION f();
 		CREATE TRIGGER b BEFORE DELETE ON processed_events FOR EACH ROW EXECUTE FUNCTION f();
 		CREATE TRIGGER d BEFORE INSERT ON processed_events FOR EACH ROW EXECUTE FUNCTION f();
-		ALTER TABLE processed_events DISABLE TRIGGER d`, nil, true},
+		ALTER TABLE processed_events DISABLE TRIGGER d`, []string{"trigger after", "trigger"}, true},
+	{"trigger of a statement", triggerFunc + `CREATE TRIGGER t BEFORE INSERT ON processed_events EXECUTE FUNCTION f()`, []string{"trigger"}, true},
+	{"trigger on UPDATE", triggerFunc + `CREATE TRIGGER t BEFORE UPDATE ON processed_events FOR EACH ROW EXECUTE FUNCTION f()`, []string{"trigger"}, true},
+	{"deferred trigger", triggerFunc + `CREATE CONSTRAINT TRIGGER t AFTER INSERT ON processed_events DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION f()`, []string{"trigger after"}, true},
+	{"trigger on TRUNCATE alone", triggerFunc + `CREATE TRIGGER t BEFORE TRUNCATE ON processed_events EXECUTE FUNCTION f()`, nil, true},
+	{"rule on DELETE", `CREATE RULE r AS ON DELETE TO processed_events DO INSTEAD NOTHING`, []string{"rule"}, true},
+	{
+		"foreign key to it", `CREATE TABLE p (k text, o text, s text, FOREIGN KEY (k, o, s) REFERENCES processed_events (key, operation, source) ON DELETE CASCADE)`,
+		[]string{"foreign key"},
+		true,
+	},
+	{
+		"foreign key from it", `CREATE TABLE p (s text PRIMARY KEY); ALTER TABLE processed_events ADD FOREIGN KEY (source) REFERENCES p ON DELETE CASCADE`,
+		[]string{"foreign key"},
+		true,
+	},
+	{"EXCLUDE", `ALTER TABLE processed_events ADD EXCLUDE (key WITH =)`, []string{"other constraint"}, true},
+	{"inheriting table", `CREATE TABLE c () INHERITS (processed_events)`, []string{"inheritance"}, true},
+	{"table inherited from", `CREATE TABLE c (LIKE processed_events INCLUDING ALL); ALTER TABLE processed_events INHERIT c`, []string{"inheritance"}, false},
+	{"born failed", `ALTER TABLE processed_events ALTER failed SET DEFAULT true`, []string{"column default"}, true},
+	{"born for ever", `ALTER TABLE processed_events ALTER processed_at SET DEFAULT 'infinity'`, []string{"column default"}, true},
+	{"born expired", `ALTER TABLE processed_events ALTER processed_at SET DEFAULT now() - interval '1 year'`, []string{"column default"}, true},
+	{"another function's time", `CREATE SCHEMA app; CREATE FUNCTION app.now() RETURNS timestamptz LANGUAGE sql AS $$SELECT 'infinity'::timestamptz$$;
+		ALTER TABLE processed_events ALTER processed_at SET DEFAULT app.now()`, []string{"column default"}, true},
+	{"another attempt", `ALTER TABLE processed_events ALTER attempt SET DEFAULT 7`, []string{"column default"}, true},
+	{"default that says the same", `ALTER TABLE processed_events ALTER processed_at SET DEFAULT CURRENT_TIMESTAMP`, nil, true},
 	{"rule", `CREATE RULE r AS ON INSERT TO processed_events DO INSTEAD NOTHING`, []string{"rule"}, true},
 	{"rule on UPDATE", `CREATE RULE r AS ON UPDATE TO processed_events DO ALSO NOTHING`, []string{"rule"}, true},
 	{
@@ -101,6 +137,10 @@ func TestVerify(t *testing.T) {
 				require.Contains(t, p.Table, "processed_events")
 			}
 			require.ElementsMatch(t, d.kinds, kinds, "%v", problems)
+			if slices.Contains(kinds, "not our table") {
+				require.Contains(t, problems[0].Fix, "home_made")
+				require.True(t, strings.HasPrefix(problems[0].Fix, "--"), "nothing that drops its only uniqueness")
+			}
 			if d.fixed {
 				for _, p := range problems {
 					exec1(t, pool, p.Fix)

@@ -63,6 +63,9 @@ type run struct {
 func (r *run) make(ctx context.Context) error {
 	for try := 1; ; try++ {
 		lacks, last, err := schema.Lacks(ctx, r.conn, r.t, r.oid)
+		if passing(err) && try < makeTries && pause(ctx) {
+			continue
+		}
 		if err != nil || !lacks {
 			return err
 		}
@@ -108,14 +111,15 @@ type part struct {
 func (r *run) drop(ctx context.Context) error {
 	keep := (r.t.Retention + min(Grace, math.MaxInt64-r.t.Retention)).Microseconds() // "for ever" must not overflow
 	for failed := 0; ; {
+		// To read a partition's bounds is to lock it, so that the look, too, can be the victim of a deadlock.
 		step, err := r.next(ctx, keep)
-		switch {
-		case err != nil:
-			return err
-		case step == nil:
+		if err == nil && step == nil {
 			return nil
 		}
-		if err = step(ctx); err == nil {
+		if err == nil {
+			err = step(ctx)
+		}
+		if err == nil {
 			continue
 		}
 		// Another run was at the same step, or a lock was not had in time: what has come of it, the catalog says.
@@ -183,7 +187,7 @@ func (r *run) detach(ctx context.Context, p part) error {
 		r.note(&r.stats.Kept, p.name)
 		return nil
 	}
-	if err := r.send(ctx, "comment on "+p.name.String(), schema.CommentWeek(p.name, p.week)); err != nil {
+	if err := r.send(ctx, "comment on "+p.name.String(), schema.CommentDropped(p.name, p.week)); err != nil {
 		return err
 	}
 	return r.send(ctx, "detach "+p.name.String(), "ALTER TABLE "+r.t.Name.Quoted()+" DETACH PARTITION "+p.name.Quoted()+" CONCURRENTLY")
@@ -202,12 +206,26 @@ func (r *run) dropOrphan(ctx context.Context, o schema.Orphan) error {
 	case open:
 		r.kept[o.Name] = true
 		r.note(&r.stats.Kept, o.Name)
-		if err := r.send(ctx, "fit "+o.Name.String(), schema.FitOrphan(o.Name)); err != nil {
-			return err
-		}
-		return r.send(ctx, "attach "+o.Name.String(), schema.AttachOrphan(r.t.Name, o))
+		return r.attach(ctx, o)
 	}
 	r.note(&r.stats.Dropped, o.Name)
+	return nil
+}
+
+// attach makes o a partition again, and takes the mark away in the same transaction: who detaches it by hand later keeps it.
+func (r *run) attach(ctx context.Context, o schema.Orphan) error {
+	fit, attach := &pg.Stmt{SQL: schema.FitOrphan(o.Name)}, &pg.Stmt{SQL: schema.AttachOrphan(r.t.Name, o)}
+	tx, err := r.db.Begin(ctx, fit, attach)
+	if err == nil {
+		if err = tx.Send(ctx, &pg.Stmt{SQL: schema.CommentWeek(o.Name, o.Week)}); err != nil {
+			_ = tx.Rollback(ctx)
+		} else {
+			err = tx.Commit(ctx)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("attach %s: %w", o.Name, err)
+	}
 	return nil
 }
 

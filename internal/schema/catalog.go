@@ -65,9 +65,14 @@ const columnsSQL = `
 SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull,
        CASE WHEN co.collnamespace = 'pg_catalog'::regnamespace THEN '' ELSE coalesce(co.collnamespace::regnamespace::text || '.', '') END
          || coalesce(co.collname::text, ''),
-       coalesce(co.collisdeterministic, true), a.attgenerated <> '' OR a.attidentity <> '', a.atthasdef
+       coalesce(co.collisdeterministic, true), a.attgenerated <> '' OR a.attidentity <> '', a.atthasdef,
+       coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), ''),
+       EXISTS (SELECT FROM pg_catalog.pg_depend AS dep
+                WHERE dep.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass::oid AND dep.objid = d.oid
+                  AND dep.refclassid <> 'pg_catalog.pg_class'::pg_catalog.regclass::oid)
   FROM pg_catalog.pg_attribute AS a
   LEFT JOIN pg_catalog.pg_collation AS co ON co.oid = a.attcollation
+  LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
  WHERE a.attrelid = $1::int8::oid AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attnum`
 
@@ -78,13 +83,15 @@ type column struct {
 	deterministic bool
 	generated     bool
 	hasDefault    bool
+	def           string // the default, as the server prints it
+	foreignDef    bool   // it uses a function, type or sequence of a user's
 }
 
 func columns(ctx context.Context, conn pg.Conn, oid int64) (map[string]column, error) {
 	all := map[string]column{}
 	err := conn.Query(ctx, columnsSQL, []any{oid}, func(scan func(...any) error) error {
 		var c column
-		if err := scan(&c.name, &c.kind, &c.notNull, &c.collation, &c.deterministic, &c.generated, &c.hasDefault); err != nil {
+		if err := scan(&c.name, &c.kind, &c.notNull, &c.collation, &c.deterministic, &c.generated, &c.hasDefault, &c.def, &c.foreignDef); err != nil {
 			return err
 		}
 		all[c.name] = c
@@ -159,40 +166,10 @@ func (ix *index) covers(columns []string) bool {
 	return true
 }
 
-// meddlersSQL lists what may change or drop a row before it is inserted, enabled BEFORE INSERT row triggers, and rules,
-// with which PostgreSQL refuses ON CONFLICT. tgtype: 1 row, 2 before, 4 insert. ev_type 2: UPDATE, 3: INSERT.
-const meddlersSQL = `
-SELECT 'trigger', t.tgname::text
-  FROM pg_catalog.pg_trigger AS t
- WHERE t.tgrelid = $1::int8::oid AND NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype::int4 & 7 = 7
-UNION ALL
-SELECT 'rule', r.rulename::text
-  FROM pg_catalog.pg_rewrite AS r
- WHERE r.ev_class = $1::int8::oid AND r.ev_type IN ('2', '3') AND r.ev_enabled <> 'D'
- ORDER BY 1, 2`
-
-type meddler struct{ kind, name string }
-
-func meddlers(ctx context.Context, conn pg.Conn, oid int64) ([]meddler, error) {
-	var all []meddler
-	err := conn.Query(ctx, meddlersSQL, []any{oid}, func(scan func(...any) error) error {
-		var m meddler
-		if err := scan(&m.kind, &m.name); err != nil {
-			return err
-		}
-		all = append(all, m)
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the catalog's triggers and rules: %w", err)
-	}
-	return all, nil
-}
-
 // Texts returns every statement that is not a migration, for tests that prepare them on a server.
 func Texts() []string {
 	return []string{
-		lockSQL, relationsSQL, columnsSQL, indexesSQL, meddlersSQL,
-		partitioningSQL, partitionsSQL, partitionIndexesSQL, partitionTriggersSQL, weeksSQL, weeksLockSQL, orphansSQL, checksSQL,
+		lockSQL, relationsSQL, columnsSQL, indexesSQL, aroundSQL,
+		partitioningSQL, partitionsSQL, partitionIndexesSQL, weeksSQL, weeksLockSQL, orphansSQL, checksSQL,
 	}
 }

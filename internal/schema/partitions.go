@@ -58,17 +58,6 @@ SELECT n.nspname::text, c.relname::text, ic.relname::text, ix.indisvalid AND ix.
                  WHERE a.attrelid = c.oid AND a.attnum = ANY (ix.indkey::int2[]) AND a.attname IN ('key', 'operation', 'source')) < 3)
  ORDER BY c.relname, ic.relname`
 
-// partitionTriggersSQL lists the triggers that a partition has of its own, and that run before INSERT.
-const partitionTriggersSQL = `
-SELECT n.nspname::text, c.relname::text, t.tgname::text
-  FROM pg_catalog.pg_inherits AS i
-  JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
-  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-  JOIN pg_catalog.pg_trigger AS t ON t.tgrelid = c.oid
- WHERE i.inhparent = $1::int8::oid
-   AND NOT t.tgisinternal AND t.tgparentid = 0 AND t.tgenabled <> 'D' AND t.tgtype::int4 & 7 = 7
- ORDER BY c.relname, t.tgname`
-
 // partitioningOf returns how a table is partitioned, and its partitions.
 func partitioningOf(ctx context.Context, conn pg.Conn, oid int64) (by partitioning, parts []partition, err error) {
 	err = conn.Query(ctx, partitioningSQL, []any{oid}, func(scan func(...any) error) error {
@@ -120,18 +109,6 @@ func (v *verifier) partitions(ctx context.Context, conn pg.Conn, oid int64, part
 		}
 		return nil
 	})
-	if err == nil {
-		err = conn.Query(ctx, partitionTriggersSQL, []any{oid}, func(scan func(...any) error) error {
-			var p pg.Name
-			var name string
-			if err := scan(&p.Schema, &p.Table, &name); err != nil {
-				return err
-			}
-			v.report(insertTrigger, "the trigger "+pg.Quote(name)+" of the partition "+p.String()+" runs before INSERT and can change or drop the key",
-				"ALTER TABLE %s DISABLE TRIGGER %s", p.Quoted(), pg.Quote(name))
-			return nil
-		})
-	}
 	if err != nil {
 		return fmt.Errorf("read the catalog's partitions: %w", err)
 	}

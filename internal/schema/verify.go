@@ -18,6 +18,7 @@ const (
 	missingTable  = "table missing"
 	otherSchema   = "table in another schema"
 	notATable     = "not a table"
+	notOurs       = "not our table"
 	notLogged     = "not logged"
 	missingColumn = "column missing"
 	columnType    = "column type"
@@ -32,8 +33,14 @@ const (
 	exprIndex     = "index on an expression"
 	moreColumns   = "index has more columns"
 	otherUnique   = "other unique index"
-	insertTrigger = "trigger"
-	insertRule    = "rule"
+	beforeTrigger = "trigger"
+	afterTrigger  = "trigger after"
+	ruleOn        = "rule"
+	foreignKey    = "foreign key"
+	inheritance   = "inheritance"
+
+	otherConstraint = "other constraint"
+
 	rowSecurity   = "row security"
 	missingRights = "rights missing"
 	otherLayout   = "layout"
@@ -104,6 +111,9 @@ func Verify(ctx context.Context, conn pg.Conn, t Table) ([]Problem, error) {
 	if err != nil {
 		return nil, err
 	}
+	if v.foreign(cols) {
+		return v.problems, nil
+	}
 	v.columns(cols)
 	v.defaults(cols)
 
@@ -113,11 +123,9 @@ func Verify(ctx context.Context, conn pg.Conn, t Table) ([]Problem, error) {
 	}
 	v.indexes(ixs, cols)
 
-	ms, err := meddlers(ctx, conn, f.here.oid)
-	if err != nil {
+	if err := v.around(ctx, conn, f.here.oid); err != nil {
 		return nil, err
 	}
-	v.meddlers(ms)
 	if t.Layout == Plain {
 		return v.problems, nil
 	}
@@ -204,6 +212,23 @@ func (v *verifier) relation(r *relation) {
 	}
 }
 
+// foreign reports whether the table lacks a column of the key: it is another one of the same name. Nothing else is said of it,
+// for what would make it ours would drop the constraint that it has.
+func (v *verifier) foreign(cols map[string]column) bool {
+	var lacks []string
+	for _, name := range v.key {
+		if _, ok := cols[name]; !ok {
+			lacks = append(lacks, name)
+		}
+	}
+	if len(lacks) == 0 {
+		return false
+	}
+	v.report(notOurs, "it is not a table of this library: it has no column "+strings.Join(lacks, ", ")+"; Migrate does not change it",
+		"-- leave it as it is, give the Table another name, and move the keys: folder home_made of dedup/layouts has the SQL")
+	return true
+}
+
 func (v *verifier) columns(cols map[string]column) {
 	for _, want := range v.layout.columnTypes() {
 		c, ok := cols[want.name]
@@ -236,6 +261,13 @@ func (v *verifier) columns(cols map[string]column) {
 // bytewise reports whether the collation is one of PostgreSQL's own that compare bytes.
 func bytewise(collation string) bool { return collation == "C" || collation == "POSIX" }
 
+// claimDefaults are the defaults that claims rely on; the first is the DDL's, and the others say the same.
+var claimDefaults = map[string][]string{
+	"processed_at": {"now()", "CURRENT_TIMESTAMP", "transaction_timestamp()", "statement_timestamp()", "clock_timestamp()"},
+	"attempt":      {"1"},
+	"failed":       {"false"},
+}
+
 // defaults looks at what a claim leaves to the table: three columns have a default, three must not, and there must be
 // nothing else that has to be given.
 func (v *verifier) defaults(cols map[string]column) {
@@ -244,9 +276,13 @@ func (v *verifier) defaults(cols map[string]column) {
 		if ok && !c.notNull {
 			v.alter(nullable, "the column "+name+" may be NULL, which no reader of the table expects", "ALTER COLUMN %s SET NOT NULL", pg.Quote(name))
 		}
-		if ok && !c.hasDefault {
-			v.alter(columnDefault, "the column "+name+" has no default, and a claim does not set it", "ALTER COLUMN %s SET DEFAULT %s", pg.Quote(name),
-				map[string]string{"processed_at": "now()", "attempt": "1", "failed": "false"}[name])
+		want := claimDefaults[name]
+		switch {
+		case !ok || c.generated:
+		case !c.hasDefault:
+			v.alter(columnDefault, "the column "+name+" has no default, and a claim does not set it", "ALTER COLUMN %s SET DEFAULT %s", pg.Quote(name), want[0])
+		case c.foreignDef || !slices.Contains(want, strings.ReplaceAll(c.def, `"`, "")):
+			v.alter(columnDefault, "the default of the column "+name+" is not "+want[0]+": it would say of every claim what is not so", "ALTER COLUMN %s SET DEFAULT %s", pg.Quote(name), want[0])
 		}
 	}
 	for _, name := range []string{"payload_hash", "value", "lease_until"} {
@@ -328,16 +364,5 @@ func (v *verifier) indexes(ixs []*index, cols map[string]column) {
 	}
 	if !explained {
 		v.alter(noConstraint, "there is no unique constraint on "+strings.Join(v.key, ", ")+": nothing keeps a key from being there twice", "%s", add(""))
-	}
-}
-
-func (v *verifier) meddlers(ms []meddler) {
-	for _, m := range ms {
-		if m.kind == "rule" {
-			v.report(insertRule, "with the rule "+pg.Quote(m.name)+" on INSERT or UPDATE, PostgreSQL refuses ON CONFLICT, and so every claim",
-				"DROP RULE %s ON %s", pg.Quote(m.name), v.table.Quoted())
-			continue
-		}
-		v.alter(insertTrigger, "the trigger "+pg.Quote(m.name)+" runs before INSERT and can change or drop the key", "DISABLE TRIGGER %s", pg.Quote(m.name))
 	}
 }

@@ -95,6 +95,15 @@ func CommentWeek(leaf pg.Name, week string) string {
 
 const orphanComment = "pgonce dedup partition, week "
 
+// droppedComment stands behind the week on what Maintain has begun to drop. Only such a table is dropped: one that was detached by
+// hand is somebody's archive.
+const droppedComment = ", being dropped"
+
+// CommentDropped returns the statement that says on a partition that Maintain is about to detach and drop it.
+func CommentDropped(leaf pg.Name, week string) string {
+	return fmt.Sprintf("COMMENT ON TABLE %s IS '%s%s%s'", leaf.Quoted(), orphanComment, week, droppedComment)
+}
+
 // attachWeek makes it a partition: SHARE UPDATE EXCLUSIVE on the parent, for which no claim waits. An empty table is
 // scanned in no time, and one that was detached CONCURRENTLY has a CHECK that spares the scan.
 func attachWeek(table pg.Name, w week) string {
@@ -104,21 +113,23 @@ func attachWeek(table pg.Name, w week) string {
 
 // orphansSQL lists the tables beside $1 that were made as its partitions and are none.
 const orphansSQL = `
-SELECT c.relname::text, substring(obj_description(c.oid, 'pg_class') from '[0-9-]{10}$'),
-       to_char(substring(obj_description(c.oid, 'pg_class') from '[0-9-]{10}$')::date + 7, 'YYYY-MM-DD'),
-       substring(obj_description(c.oid, 'pg_class') from '[0-9-]{10}$')::date + 7 <= clock_timestamp() AT TIME ZONE 'UTC'
-         - $2::int8 * interval '1 microsecond'
-  FROM pg_catalog.pg_class AS c
- WHERE c.relnamespace = (SELECT relnamespace FROM pg_catalog.pg_class WHERE oid = $1::int8::oid)
-   AND c.relkind = 'r' AND NOT c.relispartition
-   AND obj_description(c.oid, 'pg_class') ~ '^pgonce dedup partition, week [0-9]{4}-[0-9]{2}-[0-9]{2}$'
- ORDER BY 2`
+SELECT o.name, o.week::text, pg_catalog.to_char((o.week::date + 7)::timestamp, 'YYYY-MM-DD'::text), o.marked,
+       (o.week::date + 7)::timestamp <= pg_catalog.timezone('UTC'::text, pg_catalog.clock_timestamp()
+         - pg_catalog.make_interval(secs => ($2::int8)::float8 / 1000000::float8))
+  FROM (SELECT c.relname::text AS name, pg_catalog."substring"(d.comment, '[0-9]{4}-[0-9]{2}-[0-9]{2}'::text) AS week,
+               d.comment ~ ', being dropped$'::text AS marked
+          FROM pg_catalog.pg_class AS c
+         CROSS JOIN LATERAL (SELECT pg_catalog.obj_description(c.oid, 'pg_class'::name) AS comment) AS d
+         WHERE c.relnamespace = (SELECT t.relnamespace FROM pg_catalog.pg_class AS t WHERE t.oid = $1::int8::oid)
+           AND c.relkind = 'r' AND NOT c.relispartition
+           AND d.comment ~ '^pgonce dedup partition, week [0-9]{4}-[0-9]{2}-[0-9]{2}(, being dropped)?$'::text) AS o
+ ORDER BY o.week`
 
 // Orphan is a table that was made as a partition and is none: it was detached and not dropped, or never attached.
 type Orphan struct {
 	Name pg.Name
 	Week string
-	Over bool // its week lies before what is to be kept
+	Over bool // its week lies before what is to be kept, and Maintain has detached it
 	end  string
 }
 
@@ -127,7 +138,9 @@ func Orphans(ctx context.Context, conn pg.Conn, t Table, oid, keep int64) ([]Orp
 	var all []Orphan
 	err := conn.Query(ctx, orphansSQL, []any{oid, keep}, func(scan func(...any) error) error {
 		o := Orphan{Name: pg.Name{Schema: t.Name.Schema}}
-		err := scan(&o.Name.Table, &o.Week, &o.end, &o.Over)
+		var marked bool
+		err := scan(&o.Name.Table, &o.Week, &o.end, &marked, &o.Over)
+		o.Over = o.Over && marked
 		if o.Name == WeekLeaf(t.Name, o.Week) { // else another table's
 			all = append(all, o)
 		}
