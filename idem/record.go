@@ -86,5 +86,5 @@ func (o Once) Forget(ctx context.Context, tx pgx.Tx, key Key) error {
 	if err != nil {
 		return err
 	}
-	return o.translate(key, c.Forget(ctx, pg.FromPgxTx(tx)))
+	return o.translate(key, c.Forget(inside(ctx, tx), pg.FromPgxTx(tx)))
 }

@@ -78,7 +78,7 @@ func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) 
 // Duplicates of a [Call] decode value as JSON: to settle one of those by hand, give it the JSON of its answer.
 func (r Reservation) Confirm(ctx context.Context, tx pgx.Tx, value []byte) error {
 	t := pg.FromPgxTx(tx)
-	err := r.move(func(h front.Held) error { return h.Confirm(ctx, t, value) })
+	err := r.move(func(h front.Held) error { return h.Confirm(inside(ctx, tx), t, value) })
 	if err != nil {
 		t.Fail(ctx)
 	}

@@ -26,7 +26,7 @@ type Returning[T any] struct {
 // is not called either. A value that is too large, or cannot be encoded, fails the call and tx, as an error of fn does.
 func (r Returning[T]) Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) (T, error)) (T, Outcome, error) {
 	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
-		return claim.Do(ctx, pg.FromPgxTx(tx), c, func(ctx context.Context) error { return keep(ctx, c, tx, v, fn) })
+		return claim.Do(inside(ctx, tx), pg.FromPgxTx(tx), c, func(ctx context.Context) error { return keep(ctx, c, tx, v, fn) })
 	})
 }
 

@@ -79,6 +79,13 @@ type Once struct {
 // go on, which is one more round trip, on a first delivery only. What fn does outside of tx (mail, HTTP) is not undone by
 // a roll back, and is done again by the next delivery.
 //
+// Inside of fn, a call that writes the same key (Do, [Run], [Once.Forget], [Once.Reserve], [Call], a method of its
+// [Reservation]) is [idem.ErrNested], before any SQL, and the call around it fails, even where fn swallows that error. It is
+// known by fn's ctx and by fn's tx. So it holds for a goroutine that fn starts with its ctx, until fn has
+// returned. Goroutines with the caller's ctx are other deliveries: they wait. Not found is a call with neither:
+// with the caller's own tx and a ctx from elsewhere it is taken for a duplicate. A table in another database counts as
+// the same one. So do two names of a table of which one lacks the schema. Give such an effect an operation of its own.
+//
 // The caller owns tx: Do begins, commits and rolls back nothing, with one exception. Where fn failed and the server
 // cannot be told to fail tx, because rows are open or the connection is lost, Do rolls tx back: database/sql would close
 // the rows by itself, and commit. A tx that has neither Rollback nor Raw cannot be helped then; roll it back.
@@ -123,7 +130,7 @@ func Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) 
 
 // Do is the function [Do], with the settings of o.
 func (o Once) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
-	tx = whole(tx)
+	ctx, tx = whole(ctx, tx)
 	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
 		seam, err := open(ctx, tx)
 		if err != nil {

@@ -24,7 +24,7 @@ type Returning[T any] struct {
 // (it was claimed without one), or one that is no T, that is an *[idem.Error] of stage "value" which names the scope, and fn
 // is not called either. A value that is too large, or cannot be encoded, fails the call and tx, as an error of fn does.
 func (r Returning[T]) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) (T, error)) (T, idem.Outcome, error) {
-	tx = whole(tx)
+	ctx, tx = whole(ctx, tx)
 	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
 		seam, err := open(ctx, tx)
 		if err != nil {

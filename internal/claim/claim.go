@@ -57,6 +57,7 @@ var (
 	ErrExpired         = errors.New("the key's time lies before the retention window; whether it was processed is no longer known")
 	ErrFuture          = errors.New("the key's time lies too far in the future")
 	ErrNotFound        = errors.New("no such key")
+	ErrNested          = errors.New("the call was made inside of the fn of its own key, which has not returned")
 
 	errNoPartition = errors.New("the table has no partition for this key")
 	errHidden      = errors.New("the key's row can be neither inserted nor read: a trigger, a rule or row security keeps it away; dedup.Verify names it")
@@ -314,6 +315,9 @@ func (c *Claim) Store(ctx context.Context, conn pg.Conn, value []byte) error {
 
 // Forget deletes the key's row in the caller's transaction.
 func (c *Claim) Forget(ctx context.Context, conn pg.Conn) error {
+	if err := c.outside(ctx, "forget"); err != nil {
+		return err
+	}
 	del := &pg.Stmt{SQL: c.SQL.forget, Args: c.args()}
 	if err := conn.Send(ctx, del); err != nil {
 		return c.failed("forget", err)

@@ -18,6 +18,9 @@ const looks = 3
 // every other one as a *Failure. fn's failure, of any kind, fails the transaction, and so does a statement's: no commit
 // may bring a key without its effect.
 func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error) (Result, error) {
+	if err := c.outside(ctx, stageClaim); err != nil {
+		return Result{}, err
+	}
 	begun := time.Now()
 	fresh, xid, res, err := c.claim(ctx, tx)
 	claimed := time.Now()
@@ -28,7 +31,7 @@ func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error)
 	if err != nil || !fresh {
 		return res, err
 	}
-	err = effect(ctx, tx, xid, fn, tx.Fail)
+	err = effect(ctx, tx, xid, c.guard(fn), tx.Fail)
 	res.Held = time.Since(claimed)
 	if err != nil {
 		return res, err

@@ -14,7 +14,10 @@ import (
 // Run claims the key in a transaction of its own, runs fn when the row is new, and commits. It begins anew after
 // serialization failures, deadlocks and lost connections, and settles a COMMIT whose answer was lost by claiming again.
 func Run(ctx context.Context, db pg.DB, c *Claim, fn func(context.Context) error) (Result, error) {
-	r := run{Claim: c, db: db, fn: fn, left: c.MaxWait}
+	if err := c.outside(ctx, stageClaim); err != nil {
+		return Result{}, err
+	}
+	r := run{Claim: c, db: db, fn: c.guard(fn), left: c.MaxWait}
 	for try, hidden := 1, 0; ; {
 		res, err := r.try(ctx)
 		switch {

@@ -145,6 +145,7 @@ func Run(t *testing.T, door Door) {
 		{"Outcomes", outcomes},
 		{"Failing", failing},
 		{"Misbehaving", misbehaving},
+		{"Nesting", nesting},
 		{"Concurrent", concurrent},
 		{"Waiting", waiting},
 		{"Keys", keys},

@@ -272,7 +272,7 @@ func TestExportedNames(t *testing.T) {
 		case "dedup":
 			limit = 40 // a third of them are the values of a metric's label, and limits
 		case "idem":
-			limit = 33 // a third of them are errors and constants, which the documentation has in tables
+			limit = 34 // a third of them are errors and constants, which the documentation has in tables
 		}
 		if len(names) > limit {
 			t.Errorf("%s exports %d names, more than %d: %s", dir, len(names), limit, strings.Join(names, " "))
