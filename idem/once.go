@@ -95,6 +95,9 @@ type Once struct {
 // with the caller's own tx and a ctx from elsewhere it is taken for a duplicate. A table in another database counts as
 // the same one. So do two names of a table of which one lacks the schema. Give such an effect an operation of its own.
 //
+// A tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[Error], and nothing is sent: outside of a transaction
+// the key would be committed alone.
+//
 // The caller owns tx: Do begins, commits and rolls back nothing. A done ctx closes tx's connection, as in pgx. tx is not
 // safe for concurrent use; Do on different transactions is. fn must not be nil.
 func Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {

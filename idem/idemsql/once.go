@@ -86,6 +86,11 @@ type Once struct {
 // with the caller's own tx and a ctx from elsewhere it is taken for a duplicate. A table in another database counts as
 // the same one. So do two names of a table of which one lacks the schema. Give such an effect an operation of its own.
 //
+// A *sql.Tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[idem.Error] with pgx/stdlib, and nothing is sent;
+// the same holds for [Once.Forget] and [Reservation.Confirm]. With lib/pq, database/sql cannot tell it: without MaxWait
+// the claim is committed alone. Do finds that after fn, and returns an *[idem.Error] of stage "fn"; the key stays. End
+// transactions by Commit and Rollback alone.
+//
 // The caller owns tx: Do begins, commits and rolls back nothing, with one exception. Where fn failed and the server
 // cannot be told to fail tx, because rows are open or the connection is lost, Do rolls tx back: database/sql would close
 // the rows by itself, and commit. A tx that has neither Rollback nor Raw cannot be helped then; roll it back.

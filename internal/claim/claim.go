@@ -120,6 +120,9 @@ const (
 
 // failed wraps an error of the server or the connection at stage, and says what to do where the code tells.
 func (c *Claim) failed(stage string, err error) *Failure {
+	if errors.Is(err, pg.ErrTxEnded) { // nothing was sent
+		return &Failure{Stage: stage, Err: pg.ErrTxEnded, Hint: "begin one anew: outside of it the key would be committed alone"}
+	}
 	f := &Failure{Stage: stage, Err: err, unclear: true}
 	switch pgerr.Code(err) {
 	case "42P01", "3F000":

@@ -28,6 +28,9 @@ type Door struct {
 type Features struct {
 	// FnCannotEnd: the transaction that fn gets has no Commit and no Rollback, so that there is nothing to refuse.
 	FnCannotEnd bool
+
+	// EndUnknown: the driver does not tell of a transaction that was ended in SQL text.
+	EndUnknown bool
 }
 
 // Schema is what the suite needs besides the dedup table. The table effects has no unique constraint: an effect that
@@ -146,6 +149,7 @@ func Run(t *testing.T, door Door) {
 		{"Failing", failing},
 		{"Misbehaving", misbehaving},
 		{"Nesting", nesting},
+		{"Ended", ended},
 		{"Concurrent", concurrent},
 		{"Waiting", waiting},
 		{"Keys", keys},

@@ -17,6 +17,9 @@ type pgxTx struct {
 
 // Send sends a single statement without a batch: a claim that has no limit costs what its INSERT by hand would.
 func (t *pgxTx) Send(ctx context.Context, stmts ...*Stmt) error {
+	if t.ended(ctx) {
+		return ErrTxEnded
+	}
 	if len(stmts) != 1 || stmts[0].Dest != nil {
 		return t.pgxConn.Send(ctx, stmts...)
 	}

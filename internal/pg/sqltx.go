@@ -73,7 +73,9 @@ func (t sqlTx) Fail(ctx context.Context) error {
 }
 
 // WasOver reports whether err, of a statement in a transaction, says that the transaction had failed or ended before it.
-func WasOver(err error) bool { return sqlState(err) == "25P02" || errors.Is(err, sql.ErrTxDone) }
+func WasOver(err error) bool {
+	return sqlState(err) == "25P02" || errors.Is(err, sql.ErrTxDone) || errors.Is(err, ErrTxEnded)
+}
 
 // abandon makes sure that a transaction which could not be failed cannot be committed: the server has lost it, or rows
 // are open, which a Commit of database/sql would close by itself before it commits.
