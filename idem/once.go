@@ -128,16 +128,14 @@ func Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) e
 // Do is the function [Do], with the settings of o.
 func (o Once) Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
 	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
-		return claim.Do(inside(ctx, tx), pg.FromPgxTx(tx), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
+		return claim.Do(inside(ctx, tx), pg.FromPgxTx(tx), c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
 	})
 }
 
 // Run is the function [Run], with the settings of o.
 func (o Once) Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
 	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
-		var tx pgx.Tx
-		begun := func(t pgx.Tx) { tx = t }
-		return claim.Run(ctx, pg.FromPgxDB(db, o.TxOptions, begun), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
+		return claim.Run(ctx, pg.FromPgxDB(db, o.TxOptions), c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/pg"
 )
 
 // ownedTx is the transaction as fn sees it: everything but its end.
@@ -46,8 +47,8 @@ func (t *ownedTx) Rollback(context.Context) error { t.refused = true; return err
 
 // run calls fn with tx behind the wrapper. Where fn tried to end tx and returned nil, it believes that it has: that is an
 // error. Where it returned an error of its own, that one says more.
-func run(ctx context.Context, tx pgx.Tx, fn func(context.Context, pgx.Tx) error) error {
-	owned := &ownedTx{nestedTx: nestedTx{tx, claim.InsideOf(ctx)}}
+func run(ctx context.Context, tx pg.Tx, fn func(context.Context, pgx.Tx) error) error {
+	owned := &ownedTx{nestedTx: nestedTx{pg.PgxOf(tx), claim.InsideOf(ctx)}}
 	if err := fn(ctx, owned); err != nil {
 		return err
 	}

@@ -141,16 +141,14 @@ func (o Once) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Con
 		if err != nil {
 			return claim.Result{}, err
 		}
-		return claim.Do(ctx, seam, c, func(ctx context.Context) error { return run(ctx, tx, fn) })
+		return claim.Do(ctx, seam, c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
 	})
 }
 
 // Run is the function [Run], with the settings of o.
 func (o Once) Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
 	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
-		var tx *sql.Tx
-		begun := func(t *sql.Tx) { tx = t }
-		return claim.Run(ctx, pg.FromSQLDB(db, o.TxOptions, begun), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
+		return claim.Run(ctx, pg.FromSQLDB(db, o.TxOptions), c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
 	})
 }
 

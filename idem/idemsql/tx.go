@@ -29,8 +29,8 @@ type fnTx struct {
 }
 
 // run calls fn with tx. Rows that fn leaves open are closed, for while they are open the server cannot be told anything.
-func run(ctx context.Context, tx Conn, fn func(context.Context, Tx) error) error {
-	t := &fnTx{tx: tx, inside: claim.InsideOf(ctx)}
+func run(ctx context.Context, tx pg.Tx, fn func(context.Context, Tx) error) error {
+	t := &fnTx{tx: pg.SQLOf(tx), inside: claim.InsideOf(ctx)}
 	defer t.closeRows() // whatever becomes of fn
 	if err := fn(ctx, t); err != nil {
 		return err

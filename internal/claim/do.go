@@ -17,7 +17,7 @@ const looks = 3
 // Do claims the key in the caller's transaction and runs fn when the row is new. An error of fn comes back as it is,
 // every other one as a *Failure. fn's failure, of any kind, fails the transaction, and so does a statement's: no commit
 // may bring a key without its effect.
-func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error) (Result, error) {
+func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context, pg.Tx) error) (Result, error) {
 	if err := c.outside(ctx, stageClaim); err != nil {
 		return Result{}, err
 	}
@@ -43,7 +43,7 @@ func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error)
 // effect runs fn on the transaction of a new claim, and undoes it unless fn returned nil and left tx able to go on.
 // undo is deferred, and nothing recovered: a panic keeps its stack, and runtime.Goexit (t.FailNow) is covered too. Where
 // undo finds that tx had ended before, the key may be committed with half of the effect, and fn's error alone would hide it.
-func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) error, undo func(context.Context) error) (err error) {
+func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context, pg.Tx) error, undo func(context.Context) error) (err error) {
 	good := false
 	defer func() {
 		if good {
@@ -56,7 +56,7 @@ func effect(ctx context.Context, tx pg.Tx, xid int64, fn func(context.Context) e
 			}
 		}
 	}()
-	if err := fn(ctx); err != nil {
+	if err := fn(ctx, tx); err != nil {
 		return err
 	}
 	if err := tx.Check(ctx, xid); err != nil {

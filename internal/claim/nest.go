@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
+
+	"github.com/pgonce/pgonce/internal/pg"
 )
 
 // Inside are the claims whose fn has begun, as a context or a transaction knows them: the outer ones come first.
@@ -51,11 +53,11 @@ func (in Inside) In(ctx context.Context) context.Context {
 
 // guard makes of fn one that tells by its context that it runs, and that fails where a call of its key was refused inside:
 // an fn that swallowed that error has no effect to be executed.
-func (c *Claim) guard(fn func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
+func (c *Claim) guard(fn func(context.Context, pg.Tx) error) func(context.Context, pg.Tx) error {
+	return func(ctx context.Context, tx pg.Tx) error {
 		r := &running{claim: c}
 		defer r.state.Store(stateReturned) // whatever becomes of fn
-		err := fn(Inside{r}.In(ctx))
+		err := fn(Inside{r}.In(ctx), tx)
 		if r.state.Swap(stateReturned) == stateRefused && err == nil {
 			return &Failure{Stage: stageFn, Err: ErrNested, Hint: "fn has swallowed the error of that call"}
 		}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgonce/pgonce/internal/pg"
 )
 
 func claimOf(t *testing.T, table, key string) *Claim {
@@ -48,20 +50,20 @@ func TestInside(t *testing.T) {
 	t.Parallel()
 	a, b := claimOf(t, "", "a"), claimOf(t, "", "b")
 	var after context.Context
-	err := a.guard(func(inA context.Context) error {
+	err := a.guard(func(inA context.Context, _ pg.Tx) error {
 		require.NoError(t, b.outside(inA, stageClaim))
 		ctx := InsideOf(inA).In(t.Context())
 		require.Equal(t, InsideOf(inA), InsideOf(ctx))
 		require.Equal(t, ctx, InsideOf(inA).In(ctx), "known already")
-		return b.guard(func(inB context.Context) error {
+		return b.guard(func(inB context.Context, _ pg.Tx) error {
 			after = inB
 			both := InsideOf(inB)
 			require.Len(t, both, 2)
 			require.Equal(t, both, InsideOf(both.In(inA)), "in order, each once")
 			require.Len(t, InsideOf(inA), 1, "what the outer fn knows is as it was")
 			return nil
-		})(inA)
-	})(t.Context())
+		})(inA, nil)
+	})(t.Context(), nil)
 	require.NoError(t, err)
 	require.NoError(t, a.outside(after, stageClaim), "has returned")
 
@@ -69,24 +71,24 @@ func TestInside(t *testing.T) {
 	c := claimOf(t, "", "c")
 	errOwn := errors.New("own")
 	var inB error
-	err = c.guard(func(ctx context.Context) error {
-		err := a.guard(func(ctx context.Context) error {
-			inB = b.guard(func(ctx context.Context) error {
+	err = c.guard(func(ctx context.Context, _ pg.Tx) error {
+		err := a.guard(func(ctx context.Context, _ pg.Tx) error {
+			inB = b.guard(func(ctx context.Context, _ pg.Tx) error {
 				require.ErrorIs(t, a.outside(ctx, stageClaim), ErrNested)
 				require.ErrorIs(t, a.outside(ctx, stageClaim), ErrNested, "and again")
 				return nil
-			})(ctx)
+			})(ctx, nil)
 			return errOwn
-		})(ctx)
+		})(ctx, nil)
 		require.Same(t, errOwn, err)
 		return nil
-	})(t.Context())
+	})(t.Context(), nil)
 	require.ErrorIs(t, inB, ErrNested)
 	require.NoError(t, err, "not around it")
 
 	// However fn ends, it runs no more.
 	require.Panics(t, func() {
-		_ = a.guard(func(ctx context.Context) error { after = ctx; panic(1) })(t.Context())
+		_ = a.guard(func(ctx context.Context, _ pg.Tx) error { after = ctx; panic(1) })(t.Context(), nil)
 	})
 	require.NoError(t, a.outside(after, stageClaim))
 }

@@ -210,7 +210,7 @@ func bytes(b []byte) any {
 
 // Finish confirms and runs fn in one transaction of its own, with the retries of [Run]. The confirmation comes first: it
 // locks the row, so that nobody takes over meanwhile.
-func (c *Claim) Finish(ctx context.Context, db pg.DB, l Lease, value []byte, fn func(context.Context) error) error {
+func (c *Claim) Finish(ctx context.Context, db pg.DB, l Lease, value []byte, fn func(context.Context, pg.Tx) error) error {
 	r := run{Claim: c, db: db, fn: c.guard(fn)}
 	for try := 1; ; try++ {
 		err := r.finish(ctx, l, value)

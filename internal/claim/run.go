@@ -13,7 +13,7 @@ import (
 
 // Run claims the key in a transaction of its own, runs fn when the row is new, and commits. It begins anew after
 // serialization failures, deadlocks and lost connections, and settles a COMMIT whose answer was lost by claiming again.
-func Run(ctx context.Context, db pg.DB, c *Claim, fn func(context.Context) error) (Result, error) {
+func Run(ctx context.Context, db pg.DB, c *Claim, fn func(context.Context, pg.Tx) error) (Result, error) {
 	if err := c.outside(ctx, stageClaim); err != nil {
 		return Result{}, err
 	}
@@ -39,7 +39,7 @@ func Run(ctx context.Context, db pg.DB, c *Claim, fn func(context.Context) error
 type run struct {
 	*Claim
 	db   pg.DB
-	fn   func(context.Context) error
+	fn   func(context.Context, pg.Tx) error
 	left time.Duration // of MaxWait
 
 	// A COMMIT that has not been answered: of which transaction, and what came instead.
@@ -121,8 +121,8 @@ func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
 }
 
 func (r *run) effect(ctx context.Context, tx pg.OwnTx, xid int64) error {
-	return effect(ctx, tx, xid, func(ctx context.Context) error {
-		err := r.fn(ctx)
+	return effect(ctx, tx, xid, func(ctx context.Context, _ pg.Tx) error {
+		err := r.fn(ctx, tx)
 		if err != nil {
 			// Only an error that this transaction met calls for another: fn may have been told the same by somebody else.
 			r.again = ctx.Err() == nil && retryable(err) && tx.Check(ctx, xid) != nil

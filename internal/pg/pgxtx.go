@@ -15,6 +15,11 @@ type pgxTx struct {
 	tx pgx.Tx
 }
 
+// PgxOf returns the transaction behind tx, which an adapter of this file made.
+func PgxOf(tx Tx) pgx.Tx { return tx.(interface{ pgx() pgx.Tx }).pgx() }
+
+func (t *pgxTx) pgx() pgx.Tx { return t.tx }
+
 // Send sends a single statement without a batch: a claim that has no limit costs what its INSERT by hand would.
 func (t *pgxTx) Send(ctx context.Context, stmts ...*Stmt) error {
 	if t.ended(ctx) {
@@ -85,13 +90,12 @@ type PgxDB interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
 
-// FromPgxDB adapts a pool or connection; each transaction is begun with opts, and handed to begun before any other use.
-func FromPgxDB(db PgxDB, opts pgx.TxOptions, begun func(pgx.Tx)) DB { return &pgxDB{db, opts, begun} }
+// FromPgxDB adapts a pool or connection; each transaction is begun with opts.
+func FromPgxDB(db PgxDB, opts pgx.TxOptions) DB { return &pgxDB{db, opts} }
 
 type pgxDB struct {
-	db    PgxDB
-	opts  pgx.TxOptions
-	begun func(pgx.Tx)
+	db   PgxDB
+	opts pgx.TxOptions
 }
 
 var errNoTx = errors.New("SendBatch gave no transaction for a batch that begins one; a wrapper must pass on BatchResults.Tx")
@@ -149,7 +153,6 @@ func (d *pgxDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 		own.Rollback(ctx)
 		return nil, withoutDetail(err)
 	}
-	d.begun(tx)
 	return own, nil
 }
 

@@ -37,6 +37,11 @@ func FromSQLTx(ctx context.Context, q SQL) (Tx, error) {
 
 type sqlTx struct{ sqlConn }
 
+// SQLOf returns the transaction behind tx, which an adapter of this file made.
+func SQLOf(tx Tx) SQL { return tx.(interface{ sql() SQL }).sql() }
+
+func (t sqlTx) sql() SQL { return t.q }
+
 func (t sqlTx) NeedsXID() bool { return true }
 
 func (t sqlTx) Check(ctx context.Context, xid int64) error {
@@ -100,8 +105,8 @@ type SQLDB interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// FromSQLDB adapts a database; each transaction is begun with opts, and handed to begun before any other use.
-func FromSQLDB(db SQLDB, opts sql.TxOptions, begun func(*sql.Tx)) DB { return &sqlDB{db, opts, begun} }
+// FromSQLDB adapts a database; each transaction is begun with opts.
+func FromSQLDB(db SQLDB, opts sql.TxOptions) DB { return &sqlDB{db, opts} }
 
 // SQLInTx reports whether db is a single connection that is in a transaction, where its driver tells: pgx knows, and would
 // only warn of the BEGIN inside; lib/pq refuses that by itself.
@@ -120,9 +125,8 @@ func SQLInTx(db SQLDB) (in bool) {
 }
 
 type sqlDB struct {
-	db    SQLDB
-	opts  sql.TxOptions
-	begun func(*sql.Tx)
+	db   SQLDB
+	opts sql.TxOptions
 }
 
 // Begin begins the transaction with a context of its own, which ends with ctx until the transaction has begun, and later
@@ -148,7 +152,6 @@ func (d *sqlDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 		own.Rollback(ctx)
 		return nil, err
 	}
-	d.begun(tx)
 	return own, nil
 }
 
@@ -157,7 +160,7 @@ func (d *sqlDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 //
 // Why not the statements by themselves, where there is but one: a connection that is in a transaction of lib/pq's can only
 // be told by its refusal to begin another one.
-func FromSQLAlone(db SQLDB) Conn { return sqlAlone{FromSQLDB(db, sql.TxOptions{}, func(*sql.Tx) {})} }
+func FromSQLAlone(db SQLDB) Conn { return sqlAlone{FromSQLDB(db, sql.TxOptions{})} }
 
 type sqlAlone struct{ db DB }
 
