@@ -50,7 +50,7 @@ func (c Cleaner) Maintain(ctx context.Context, db DB) (Stats, error) {
 	}
 	begun := time.Now()
 	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
-	done, err := partition.Run(ctx, pg.FromPgx(db), pg.FromPgxDB(db, opts, func(pgx.Tx) {}), s)
+	done, err := partition.Run(ctx, pg.FromPgx(db), pg.FromPgxDB(db, opts), s)
 	stats := Stats{Made: done.Made, Dropped: done.Dropped, Kept: done.Kept, Took: time.Since(begun)}
 	if err != nil {
 		err = fmt.Errorf("dedup: maintain %s: %w", s.Name, err)

@@ -141,7 +141,7 @@ func (c Cleaner) Purge(ctx context.Context, db DB) (Stats, error) {
 	}
 	begun := time.Now()
 	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
-	done, err := p.Run(ctx, pg.FromPgxDB(db, opts, func(pgx.Tx) {}))
+	done, err := p.Run(ctx, pg.FromPgxDB(db, opts))
 	stats := Stats{Deleted: done.Rows, Skipped: done.Skipped, Took: time.Since(begun)}
 	if err != nil {
 		err = fmt.Errorf("dedup: purge %s: %w", p.Name, err)

@@ -76,9 +76,7 @@ type Call[T any] struct {
 func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
 	var v T
 	out, err := c.Once.call(ctx, key, func(engine *claim.Claim) (res claim.Result, err error) {
-		var tx pgx.Tx
-		begun := func(t pgx.Tx) { tx = t }
-		apply := func(ctx context.Context, v T) error {
+		apply := func(ctx context.Context, tx pg.Tx, v T) error {
 			if c.Apply == nil {
 				return nil
 			}
@@ -87,7 +85,7 @@ func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
 		v, res, err = front.Call[T]{
 			Lease: c.Lease, Remembers: c.Remembers, External: key.External(), Send: c.Send, Apply: apply,
 			ReadOnly: c.Once.TxOptions.AccessMode == pgx.ReadOnly,
-			Conn:     pg.FromPgxAlone(db), DB: pg.FromPgxLender(db, lender(db), c.Once.TxOptions, begun),
+			Conn:     pg.FromPgxAlone(db), DB: pg.FromPgxLender(db, lender(db), c.Once.TxOptions),
 		}.Run(ctx, engine)
 		return res, err
 	})

@@ -94,6 +94,7 @@
 //	ErrPayloadMismatch       the key came with another payload             after a look  no      422
 //	ErrExpired               the key's time is before the retention        after a look  no      422
 //	ErrFuture                the key's time is in the future               after a look  no      422
+//	ErrNested                fn called for its own key                     no            no      500, wake somebody
 //	*FinalError              the key ended in a final failure              yes           no      the stored one
 //	*KeyError                the key cannot be stored                      dead letter   no      400
 //	*Error, Unknown          COMMIT was not answered                       no            later   503, Retry-After

@@ -38,6 +38,10 @@ var (
 
 	// ErrNotFound: [Once.Lookup] or [Once.Forget] found no row.
 	ErrNotFound = claim.ErrNotFound
+
+	// ErrNested: a call that writes a key was made inside of that key's own fn. It would wait for itself, or take for a
+	// duplicate what has not happened yet. Both calls fail, for the code is wrong; see [Do].
+	ErrNested = claim.ErrNested
 )
 
 // FinalError is what a call gets whose key has ended in a failure that no retry can mend.

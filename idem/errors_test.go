@@ -39,6 +39,12 @@ var errorRows = map[string]func(s *site) error{
 		s.hold(stripe.Key("1"))
 		return wantIs(s, idem.ErrInProgress)(idem.Once{MaxWait: time.Millisecond}.Run(s.ctx, s.sound, stripe.Key("1"), nothing))
 	},
+	"ErrNested": func(s *site) error {
+		return wantIs(s, idem.ErrNested)(idem.Run(s.ctx, s.sound, stripe.Key("1"), func(ctx context.Context, _ pgx.Tx) error {
+			_, err := idem.Run(ctx, s.sound, stripe.Key("1"), nothing)
+			return err
+		}))
+	},
 	"ErrUnfinished": func(s *site) error {
 		s.sql(`INSERT INTO processed_events (source, operation, key, lease_until) VALUES ('stripe', 'activate', '1', now())`)
 		return wantIs(s, idem.ErrUnfinished)(idem.Run(s.ctx, s.sound, stripe.Key("1"), nothing))

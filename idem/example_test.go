@@ -134,7 +134,8 @@ func ExampleOnce() {
 	pool, done := examplePool(ctx)
 	defer done()
 	once := idem.Once{MaxWait: 50 * time.Millisecond}
-	_, _ = once.Run(ctx, pool, activations.Key("evt_1"), func(ctx context.Context, _ pgx.Tx) error {
+	_, _ = once.Run(ctx, pool, activations.Key("evt_1"), func(context.Context, pgx.Tx) error {
+		// Another delivery comes meanwhile. It has a context of its own, and not the one that fn gets.
 		_, err := once.Run(ctx, pool, activations.Key("evt_1"), func(context.Context, pgx.Tx) error { return nil })
 		fmt.Println(errors.Is(err, idem.ErrInProgress), idem.Retryable(err))
 		return nil

@@ -95,6 +95,16 @@ type Once struct {
 // does outside of tx (mail, HTTP) is not undone by a roll back, and is done
 // again by the next delivery.
 //
+// Inside of fn, a call that writes the same key (Do, [Run], [Once.Forget], [Once.Reserve], [Call], a method of its
+// [Reservation]) is [ErrNested], before any SQL, and the call around it fails, even where fn swallows that error. It is
+// known by fn's ctx and by fn's tx (also one of its tx.Begin). So it holds for a goroutine that fn starts with its ctx, until fn has
+// returned. Goroutines with the caller's ctx are other deliveries: they wait. Not found is a call with neither:
+// with the caller's own tx and a ctx from elsewhere it is taken for a duplicate. A table in another database counts as
+// the same one. So do two names of a table of which one lacks the schema. Give such an effect an operation of its own.
+//
+// A tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[Error], and nothing is sent: outside of a transaction
+// the key would be committed alone.
+//
 // The caller owns tx: Do begins, commits and rolls back nothing. A ctx that ends during a statement closes tx's
 // connection, as in pgx. tx is not safe for concurrent use; Do on different transactions is. fn must not be nil.
 func Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
@@ -128,16 +138,16 @@ func Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) e
 // Do is the function [Do], with the settings of o.
 func (o Once) Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
 	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
-		return claim.Do(ctx, pg.FromPgxTx(tx), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
+		return claim.Do(inside(ctx, tx), pg.FromPgxTx(tx), c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
 	})
 }
 
 // Run is the function [Run], with the settings of o.
 func (o Once) Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
 	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
-		var tx pgx.Tx
-		begun := func(t pgx.Tx) { tx = t }
-		return claim.Run(ctx, pg.FromPgxLender(db, lender(db), o.TxOptions, begun), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
+		return claim.Run(ctx, pg.FromPgxLender(db, lender(db), o.TxOptions), c, func(ctx context.Context, tx pg.Tx) error {
+			return run(ctx, tx, fn)
+		})
 	})
 }
 

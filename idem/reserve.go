@@ -78,7 +78,7 @@ func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) 
 //
 // Duplicates of a [Call] decode value as JSON: to settle one of those by hand, give it the JSON of its answer.
 func (r Reservation) Confirm(ctx context.Context, tx pgx.Tx, value []byte) error {
-	return front.Settle(ctx, pg.FromPgxTx(tx), value, r.move)
+	return front.Settle(inside(ctx, tx), pg.FromPgxTx(tx), value, r.move)
 }
 
 // Fail settles the key with a failure that no retry can mend; duplicates get value in a *[FinalError]. db may be a pool,

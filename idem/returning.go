@@ -28,16 +28,14 @@ type Returning[T any] struct {
 // is not called either. A value that is too large, or cannot be encoded, fails the call and tx, as an error of fn does.
 func (r Returning[T]) Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) (T, error)) (T, Outcome, error) {
 	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
-		return claim.Do(ctx, pg.FromPgxTx(tx), c, func(ctx context.Context) error { return keep(ctx, c, tx, v, fn) })
+		return claim.Do(inside(ctx, tx), pg.FromPgxTx(tx), c, func(ctx context.Context, tx pg.Tx) error { return keep(ctx, c, tx, v, fn) })
 	})
 }
 
 // Run is [Run] with a value, and with the rules of [Returning.Do].
 func (r Returning[T]) Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) (T, error)) (T, Outcome, error) {
 	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
-		var tx pgx.Tx
-		begun := func(t pgx.Tx) { tx = t }
-		return claim.Run(ctx, pg.FromPgxLender(db, lender(db), r.Once.TxOptions, begun), c, func(ctx context.Context) error {
+		return claim.Run(ctx, pg.FromPgxLender(db, lender(db), r.Once.TxOptions), c, func(ctx context.Context, tx pg.Tx) error {
 			return keep(ctx, c, tx, v, fn)
 		})
 	})
@@ -50,7 +48,7 @@ func (r Returning[T]) call(ctx context.Context, key Key, engine func(*claim.Clai
 }
 
 // keep calls fn and stores what it returns, both in tx.
-func keep[T any](ctx context.Context, c *claim.Claim, tx pgx.Tx, v *T, fn func(context.Context, pgx.Tx) (T, error)) error {
+func keep[T any](ctx context.Context, c *claim.Claim, tx pg.Tx, v *T, fn func(context.Context, pgx.Tx) (T, error)) error {
 	err := run(ctx, tx, func(ctx context.Context, owned pgx.Tx) (err error) {
 		*v, err = fn(ctx, owned)
 		return err
@@ -58,5 +56,5 @@ func keep[T any](ctx context.Context, c *claim.Claim, tx pgx.Tx, v *T, fn func(c
 	if err != nil {
 		return err
 	}
-	return front.Store(ctx, c, pg.FromPgxTx(tx), *v)
+	return front.Store(ctx, c, tx, *v)
 }

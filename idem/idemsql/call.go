@@ -2,7 +2,6 @@ package idemsql
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/pgonce/pgonce/idem"
@@ -67,9 +66,7 @@ type Call[T any] struct {
 func (c Call[T]) Run(ctx context.Context, db DB, key idem.Key) (T, idem.Outcome, error) {
 	var v T
 	out, err := c.Once.call(ctx, key, func(engine *claim.Claim) (res claim.Result, err error) {
-		var tx *sql.Tx
-		begun := func(t *sql.Tx) { tx = t }
-		apply := func(ctx context.Context, v T) error {
+		apply := func(ctx context.Context, tx pg.Tx, v T) error {
 			if c.Apply == nil {
 				return nil
 			}
@@ -78,7 +75,7 @@ func (c Call[T]) Run(ctx context.Context, db DB, key idem.Key) (T, idem.Outcome,
 		v, res, err = front.Call[T]{
 			Lease: c.Lease, Remembers: c.Remembers, External: key.External(), Send: c.Send, Apply: apply,
 			ReadOnly: c.Once.TxOptions.ReadOnly,
-			Conn:     pg.FromSQLAlone(db), DB: pg.FromSQLDB(db, c.Once.TxOptions, begun),
+			Conn:     pg.FromSQLAlone(db), DB: pg.FromSQLDB(db, c.Once.TxOptions),
 		}.Run(ctx, engine)
 		return res, err
 	})

@@ -33,7 +33,7 @@ func Maintain(ctx context.Context, db CleanDB, c dedup.Cleaner) (dedup.Stats, er
 		return dedup.Stats{}, fmt.Errorf("idemsql: maintain: %w", err)
 	}
 	t, begun := all[0], time.Now()
-	txs := pg.FromSQLDB(db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(*sql.Tx) {})
+	txs := pg.FromSQLDB(db, sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	var stats dedup.Stats
 	if t.Layout == schema.Weekly {
 		var done partition.Stats

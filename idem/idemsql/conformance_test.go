@@ -100,7 +100,7 @@ func TestConformance(t *testing.T) {
 			conformance.Run(t, conformance.Door{
 				Open: func(t *testing.T) conformance.DB { return newDB(migrated(t, driver.open(t, pgtest.DSN(t), nil))) },
 				Features: conformance.Features{
-					FnCannotEnd: true, AsksServer: true,
+					FnCannotEnd: true, AsksServer: true, EndUnknown: strings.HasPrefix(driver.name, "pq"),
 					BusyUnnamed: strings.HasPrefix(driver.name, "pq"), BusySticks: strings.HasPrefix(driver.name, "stdlib"),
 				},
 			})
@@ -154,7 +154,7 @@ func TestConformanceOfLayouts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conformance.Run(t, conformance.Door{
 				Open:     func(t *testing.T) conformance.DB { return newDB(migrated(t, overPQ("")(t, pgtest.DSN(t), nil))) },
-				Features: conformance.Features{FnCannotEnd: true, AsksServer: true, BusyUnnamed: true},
+				Features: conformance.Features{FnCannotEnd: true, AsksServer: true, EndUnknown: true, BusyUnnamed: true},
 				Layout:   layout,
 			})
 		})

@@ -86,6 +86,18 @@ type Once struct {
 // pgonce.mark, local to it; RESET ALL in fn is taken for its end. What fn does outside of tx (mail, HTTP) is not undone by
 // a roll back, and is done again by the next delivery.
 //
+// Inside of fn, a call that writes the same key (Do, [Run], [Once.Forget], [Once.Reserve], [Call], a method of its
+// [Reservation]) is [idem.ErrNested], before any SQL, and the call around it fails, even where fn swallows that error. It is
+// known by fn's ctx and by fn's tx. So it holds for a goroutine that fn starts with its ctx, until fn has
+// returned. Goroutines with the caller's ctx are other deliveries: they wait. Not found is a call with neither:
+// with the caller's own tx and a ctx from elsewhere it is taken for a duplicate. A table in another database counts as
+// the same one. So do two names of a table of which one lacks the schema. Give such an effect an operation of its own.
+//
+// A *sql.Tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[idem.Error] with pgx/stdlib, and nothing is sent;
+// the same holds for [Once.Forget] and [Reservation.Confirm]. With lib/pq, database/sql cannot tell it: without MaxWait
+// the claim is committed alone. Do finds that after fn, and returns an *[idem.Error] of stage "fn"; the key stays. End
+// transactions by Commit and Rollback alone.
+//
 // The caller owns tx: Do begins, commits and rolls back nothing, with one exception. Where fn failed and the server
 // cannot be told to fail tx, because rows are open or the connection is lost, Do rolls tx back: database/sql would close
 // the rows by itself, and commit. A tx that has neither Rollback nor Raw cannot be helped then; roll it back.
@@ -130,22 +142,20 @@ func Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) 
 
 // Do is the function [Do], with the settings of o.
 func (o Once) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
-	tx = whole(tx)
+	ctx, tx = whole(ctx, tx)
 	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
 		seam, err := open(ctx, tx)
 		if err != nil {
 			return claim.Result{}, err
 		}
-		return claim.Do(ctx, seam, c, func(ctx context.Context) error { return run(ctx, tx, fn) })
+		return claim.Do(ctx, seam, c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
 	})
 }
 
 // Run is the function [Run], with the settings of o.
 func (o Once) Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
 	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
-		var tx *sql.Tx
-		begun := func(t *sql.Tx) { tx = t }
-		return claim.Run(ctx, pg.FromSQLDB(db, o.TxOptions, begun), c, func(ctx context.Context) error { return run(ctx, tx, fn) })
+		return claim.Run(ctx, pg.FromSQLDB(db, o.TxOptions), c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
 	})
 }
 

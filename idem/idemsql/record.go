@@ -43,7 +43,8 @@ func (o Once) Forget(ctx context.Context, tx Conn, key idem.Key) error {
 	if err != nil {
 		return err
 	}
-	seam, err := open(ctx, whole(tx))
+	ctx, tx = whole(ctx, tx)
+	seam, err := open(ctx, tx)
 	if err != nil {
 		return o.translate(key, err)
 	}

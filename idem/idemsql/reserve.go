@@ -68,7 +68,8 @@ func (o Once) Reserve(ctx context.Context, db DB, key idem.Key, lease time.Durat
 //
 // Duplicates of a [Call] decode value as JSON: to settle one of those by hand, give it the JSON of its answer.
 func (r Reservation) Confirm(ctx context.Context, tx Conn, value []byte) error {
-	seam, err := open(ctx, whole(tx))
+	ctx, tx = whole(ctx, tx)
+	seam, err := open(ctx, tx)
 	if err != nil {
 		return r.once.translate(r.Key, err)
 	}

@@ -2,7 +2,6 @@ package idemsql
 
 import (
 	"context"
-	"database/sql"
 
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/internal/claim"
@@ -25,28 +24,20 @@ type Returning[T any] struct {
 // (it was claimed without one), or one that is no T, that is an *[idem.Error] of stage "value" which names the scope, and fn
 // is not called either. A value that is too large, or cannot be encoded, fails the call and tx, as an error of fn does.
 func (r Returning[T]) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) (T, error)) (T, idem.Outcome, error) {
-	tx = whole(tx)
+	ctx, tx = whole(ctx, tx)
 	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
 		seam, err := open(ctx, tx)
 		if err != nil {
 			return claim.Result{}, err
 		}
-		return claim.Do(ctx, seam, c, func(ctx context.Context) error { return keep(ctx, c, seam, tx, v, fn) })
+		return claim.Do(ctx, seam, c, func(ctx context.Context, tx pg.Tx) error { return keep(ctx, c, tx, v, fn) })
 	})
 }
 
 // Run is [Run] with a value, and with the rules of [Returning.Do].
 func (r Returning[T]) Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) (T, error)) (T, idem.Outcome, error) {
 	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
-		var tx *sql.Tx
-		begun := func(t *sql.Tx) { tx = t }
-		return claim.Run(ctx, pg.FromSQLDB(db, r.Once.TxOptions, begun), c, func(ctx context.Context) error {
-			seam, err := open(ctx, tx)
-			if err != nil {
-				return err
-			}
-			return keep(ctx, c, seam, tx, v, fn)
-		})
+		return claim.Run(ctx, pg.FromSQLDB(db, r.Once.TxOptions), c, func(ctx context.Context, tx pg.Tx) error { return keep(ctx, c, tx, v, fn) })
 	})
 }
 
@@ -56,8 +47,8 @@ func (r Returning[T]) call(ctx context.Context, key idem.Key, engine func(*claim
 	return v, out, err
 }
 
-// keep calls fn and stores what it returns, both in tx, whose seam is given, too.
-func keep[T any](ctx context.Context, c *claim.Claim, seam pg.Tx, tx Conn, v *T, fn func(context.Context, Tx) (T, error)) error {
+// keep calls fn and stores what it returns, both in tx.
+func keep[T any](ctx context.Context, c *claim.Claim, tx pg.Tx, v *T, fn func(context.Context, Tx) (T, error)) error {
 	err := run(ctx, tx, func(ctx context.Context, tx Tx) (err error) {
 		*v, err = fn(ctx, tx)
 		return err
@@ -65,5 +56,5 @@ func keep[T any](ctx context.Context, c *claim.Claim, seam pg.Tx, tx Conn, v *T,
 	if err != nil {
 		return err
 	}
-	return front.Store(ctx, c, seam, *v)
+	return front.Store(ctx, c, tx, *v)
 }

@@ -23,13 +23,14 @@ type Tx interface {
 // Why not hand out the *sql.Tx: its Commit and Rollback would have to be found out afterwards, when they can be kept from
 // being called at all.
 type fnTx struct {
-	tx   Conn
-	rows *sql.Rows // the last ones: a connection has no room for others while some are open
+	tx     Conn
+	inside claim.Inside
+	rows   *sql.Rows // the last ones: a connection has no room for others while some are open
 }
 
 // run calls fn with tx. Rows that fn leaves open are closed, for while they are open the server cannot be told anything.
-func run(ctx context.Context, tx Conn, fn func(context.Context, Tx) error) error {
-	t := &fnTx{tx: tx}
+func run(ctx context.Context, tx pg.Tx, fn func(context.Context, Tx) error) error {
+	t := &fnTx{tx: pg.SQLOf(tx), inside: claim.InsideOf(ctx)}
 	defer t.closeRows() // whatever becomes of fn
 	if err := fn(ctx, t); err != nil {
 		return err
@@ -50,12 +51,13 @@ func (t *fnTx) closeRows() bool {
 	return err == nil
 }
 
-// whole returns the transaction behind the one that fn got: what a nested Do needs to fail it.
-func whole(tx Conn) Conn {
+// whole returns the transaction behind the one that fn got: what a nested Do needs to fail it. And it returns ctx with what
+// that one knows of the fn that it belongs to, so that a call with another context is found, too.
+func whole(ctx context.Context, tx Conn) (context.Context, Conn) {
 	if t, ok := tx.(*fnTx); ok {
-		return t.tx
+		return t.inside.In(ctx), t.tx
 	}
-	return tx
+	return ctx, tx
 }
 
 func (t *fnTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {

@@ -76,6 +76,7 @@ var (
 	ErrExpired         = errors.New("the key's time lies before the retention window; whether it was processed is no longer known")
 	ErrFuture          = errors.New("the key's time lies too far in the future")
 	ErrNotFound        = errors.New("no such key")
+	ErrNested          = errors.New("the call was made inside of the fn of its own key, which has not returned")
 
 	errNoPartition = errors.New("the table has no partition for this key")
 	errHidden      = errors.New("the key's row can be neither inserted nor read: a trigger, a rule or row security keeps it away; dedup.Verify names it")
@@ -157,6 +158,9 @@ func (c *Claim) sent(stage string, err error, stmts ...*pg.Stmt) *Failure {
 
 // failed wraps an error of the server or the connection at stage, and says what to do where the code tells.
 func (c *Claim) failed(stage string, err error) *Failure {
+	if errors.Is(err, pg.ErrTxEnded) { // nothing was sent
+		return &Failure{Stage: stage, Err: pg.ErrTxEnded, Hint: "begin one anew: outside of it the key would be committed alone"}
+	}
 	f := &Failure{Stage: stage, Err: err, unclear: true}
 	switch pgerr.Code(err) {
 	case "42P01", "3F000":
@@ -379,6 +383,9 @@ func (c *Claim) astray() string {
 
 // Forget deletes the key's row in the caller's transaction.
 func (c *Claim) Forget(ctx context.Context, conn pg.Conn) error {
+	if err := c.outside(ctx, "forget"); err != nil {
+		return err
+	}
 	var attempt int64
 	del := &pg.Stmt{SQL: c.SQL.forget, Args: c.args(), Dest: []any{&attempt}}
 	if err := conn.Send(ctx, del); err != nil {

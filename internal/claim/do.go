@@ -18,7 +18,10 @@ const looks = 3
 // Do claims the key in the caller's transaction and runs fn when the row is new. An error of fn comes back as it is,
 // every other one as a *Failure. fn's failure, of any kind, fails the transaction, and so does a statement's: no commit
 // may bring a key without its effect.
-func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error) (Result, error) {
+func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context, pg.Tx) error) (Result, error) {
+	if err := c.outside(ctx, stageClaim); err != nil {
+		return Result{}, err
+	}
 	begun := time.Now()
 	fresh, res, err := c.claim(ctx, tx)
 	claimed := time.Now()
@@ -29,7 +32,7 @@ func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error)
 	if err != nil || !fresh {
 		return res, err
 	}
-	err = effect(ctx, tx, *c.token, fn, tx.Fail)
+	err = effect(ctx, tx, *c.token, c.guard(fn), tx.Fail)
 	res.Held = time.Since(claimed)
 	if err != nil {
 		return res, err
@@ -41,7 +44,9 @@ func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context) error)
 // effect runs fn on the transaction of a new claim, and undoes it unless fn returned nil and left tx able to go on.
 // undo is deferred, and nothing recovered: a panic keeps its stack, and runtime.Goexit (t.FailNow) is covered too. Where
 // undo finds that tx had ended before, the key may be committed with half of the effect, and fn's error alone would hide it.
-func effect(ctx context.Context, tx pg.Tx, token int64, fn, undo func(context.Context) error) (err error) {
+func effect(
+	ctx context.Context, tx pg.Tx, token int64, fn func(context.Context, pg.Tx) error, undo func(context.Context) error,
+) (err error) {
 	var unanswered error // by Check, after fn had returned nil
 	good := false
 	defer func() {
@@ -61,7 +66,7 @@ func effect(ctx context.Context, tx pg.Tx, token int64, fn, undo func(context.Co
 			}
 		}
 	}()
-	if err := fn(ctx); err != nil {
+	if err := fn(ctx, tx); err != nil {
 		return err
 	}
 	switch err := tx.Check(ctx, token); {

@@ -23,6 +23,9 @@ type Lease struct {
 // Reserve reserves the key for lease, in a transaction of its own. remembers limits a take-over, see takeOverSQL; negative:
 // for ever. The row of a key that is settled already comes back with its Result; then the Lease is nil.
 func (c *Claim) Reserve(ctx context.Context, conn pg.Conn, lease, remembers time.Duration) (*Lease, Record, Result, error) {
+	if err := c.outside(ctx, stageReserve); err != nil {
+		return nil, Record{}, Result{}, err
+	}
 	lease = max(lease, time.Microsecond)
 	deadline := time.Now().Add(c.MaxWait)
 	end, same := ErrInProgress, 0
@@ -146,6 +149,9 @@ func (c *Claim) within(ctx context.Context, conn pg.Conn, deadline time.Time, st
 
 // move sends one of the moves of a holder.
 func (c *Claim) move(ctx context.Context, conn pg.Conn, stage, sql string, l Lease, args ...any) error {
+	if err := c.outside(ctx, stage); err != nil {
+		return err
+	}
 	s := c.moveStmt(sql, l, args...)
 	var proof int64 // the row's token, or its attempt
 	s.Dest = []any{&proof}
@@ -218,8 +224,8 @@ func bytes(b []byte) any {
 
 // Finish confirms and runs fn in one transaction of its own, with the retries of [Run]. The confirmation comes first: it
 // locks the row, so that nobody takes over meanwhile.
-func (c *Claim) Finish(ctx context.Context, db pg.DB, l Lease, value []byte, fn func(context.Context) error) error {
-	r := run{Claim: c, db: db, fn: fn}
+func (c *Claim) Finish(ctx context.Context, db pg.DB, l Lease, value []byte, fn func(context.Context, pg.Tx) error) error {
+	r := run{Claim: c, db: db, fn: c.guard(fn)}
 	for try := 1; ; try++ {
 		err := r.finish(ctx, l, value)
 		if err == nil {

@@ -13,8 +13,11 @@ import (
 
 // Run claims the key in a transaction of its own, runs fn when the row is new, and commits. It begins anew after
 // serialization failures, deadlocks and lost connections, and settles a COMMIT whose answer was lost by claiming again.
-func Run(ctx context.Context, db pg.DB, c *Claim, fn func(context.Context) error) (Result, error) {
-	r := run{Claim: c, db: db, fn: fn, left: c.MaxWait}
+func Run(ctx context.Context, db pg.DB, c *Claim, fn func(context.Context, pg.Tx) error) (Result, error) {
+	if err := c.outside(ctx, stageClaim); err != nil {
+		return Result{}, err
+	}
+	r := run{Claim: c, db: db, fn: c.guard(fn), left: c.MaxWait}
 	for try, hidden := 1, 0; ; {
 		res, err := r.try(ctx)
 		switch {
@@ -36,7 +39,7 @@ func Run(ctx context.Context, db pg.DB, c *Claim, fn func(context.Context) error
 type run struct {
 	*Claim
 	db   pg.DB
-	fn   func(context.Context) error
+	fn   func(context.Context, pg.Tx) error
 	left time.Duration // of MaxWait
 
 	// A COMMIT that has not been answered: the token of its try, and what came instead.
@@ -121,8 +124,8 @@ func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
 }
 
 func (r *run) effect(ctx context.Context, tx pg.OwnTx) error {
-	err := effect(ctx, tx, *r.token, func(ctx context.Context) error {
-		err := r.fn(ctx)
+	err := effect(ctx, tx, *r.token, func(ctx context.Context, _ pg.Tx) error {
+		err := r.fn(ctx, tx)
 		if err != nil {
 			// Only an error that this transaction met calls for another: fn may have been told the same by somebody else.
 			r.again = ctx.Err() == nil && retryable(err) && tx.Check(ctx, *r.token) != nil

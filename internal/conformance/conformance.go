@@ -36,6 +36,8 @@ type Features struct {
 	BusySticks bool
 	// AsksServer: after fn, the door asks the server whether the transaction is still the one of the claim.
 	AsksServer bool
+	// EndUnknown: the driver does not tell of a transaction that was ended in SQL text.
+	EndUnknown bool
 }
 
 // Schema is what the suite needs besides the dedup table. The table effects has no unique constraint: an effect that
@@ -157,6 +159,8 @@ func Run(t *testing.T, door Door) {
 		{"Failing", failing},
 		{"Misbehaving", misbehaving},
 		{"Witness", witness},
+		{"Nesting", nesting},
+		{"Ended", ended},
 		{"Concurrent", concurrent},
 		{"Waiting", waiting},
 		{"Keys", keys},

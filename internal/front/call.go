@@ -16,7 +16,7 @@ type Call[T any] struct {
 
 	External string // the key for the provider
 	Send     func(ctx context.Context, external string) (T, error)
-	Apply    func(ctx context.Context, v T) error // in the transaction that DB has begun last
+	Apply    func(ctx context.Context, tx pg.Tx, v T) error
 
 	ReadOnly bool // the transactions that DB begins
 
@@ -71,7 +71,7 @@ func (c Call[T]) run(ctx context.Context, engine *claim.Claim) (v T, res claim.R
 	}
 	ctx, cancel := outliving(ctx)
 	defer cancel()
-	err = engine.Finish(ctx, c.DB, *held, value, func(ctx context.Context) error { return c.Apply(ctx, v) })
+	err = engine.Finish(ctx, c.DB, *held, value, func(ctx context.Context, tx pg.Tx) error { return c.Apply(ctx, tx, v) })
 	if err != nil {
 		return v, res, err
 	}

@@ -27,6 +27,23 @@ var errTries = errors.New("Tries must not be negative; 0 means 10")
 
 // Claim checks the table, and makes of a valid key what the engine takes. Its error is a *claim.Failure.
 func (s Settings) Claim(f Facts) (*claim.Claim, error) {
+	c, err := s.table()
+	if err != nil {
+		return nil, err
+	}
+	c.Source, c.Operation, c.Key = f.name.Source, f.name.Operation, f.name.ID
+	c.Timed, c.At = f.timed, f.at
+	if err := settleTime(s.Table.Layout, c, f); err != nil {
+		return nil, err
+	}
+	if f.hashed {
+		c.PayloadHash = f.payload[:]
+	}
+	return c, nil
+}
+
+// table checks the table, and makes the claim of no key.
+func (s Settings) table() (*claim.Claim, error) {
 	if err := s.Table.Validate(); err != nil {
 		return nil, &claim.Failure{Stage: "table", Err: err}
 	}
@@ -37,17 +54,7 @@ func (s Settings) Claim(f Facts) (*claim.Claim, error) {
 	if err != nil {
 		return nil, &claim.Failure{Stage: "table", Err: err}
 	}
-	c := &claim.Claim{
-		SQL: sql, Source: f.name.Source, Operation: f.name.Operation, Key: f.name.ID,
-		Timed: f.timed, At: f.at, Retention: s.Table.Retention,
-		MaxWait: s.MaxWait, Tries: s.Tries,
-	}
-	if err := settleTime(s.Table.Layout, c, f); err != nil {
-		return nil, err
-	}
-	if f.hashed {
-		c.PayloadHash = f.payload[:]
-	}
+	c := &claim.Claim{SQL: sql, Retention: s.Table.Retention, MaxWait: s.MaxWait, Tries: s.Tries}
 	if c.Retention == 0 {
 		c.Retention = dedup.DefaultRetention
 	}

@@ -15,8 +15,16 @@ type pgxTx struct {
 	tx pgx.Tx
 }
 
+// PgxOf returns the transaction behind tx, which an adapter of this file made.
+func PgxOf(tx Tx) pgx.Tx { return tx.(interface{ pgx() pgx.Tx }).pgx() }
+
+func (t *pgxTx) pgx() pgx.Tx { return t.tx }
+
 // Send sends a single statement without a batch: a claim that has no limit costs what its INSERT by hand would.
 func (t *pgxTx) Send(ctx context.Context, stmts ...*Stmt) error {
+	if t.ended(ctx) {
+		return ErrTxEnded
+	}
 	// Why not leave it to pgx: what it does before it finds the connection busy can keep the open rows from being closed.
 	if conn := t.tx.Conn(); !conn.IsClosed() && conn.PgConn().IsBusy() && alive(ctx, t.tx) {
 		return notSent{ErrRowsOpen}
@@ -95,26 +103,25 @@ type PgxDB interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
 
-// FromPgxDB adapts a pool or connection; each transaction is begun with opts, and handed to begun before any other use.
-func FromPgxDB(db PgxDB, opts pgx.TxOptions, begun func(pgx.Tx)) DB {
-	return &pgxDB{db, nil, opts, begun}
+// FromPgxDB adapts a pool or connection; each transaction is begun with opts.
+func FromPgxDB(db PgxDB, opts pgx.TxOptions) DB {
+	return &pgxDB{db, nil, opts}
 }
 
 // FromPgxLender is FromPgxDB, for a db that lend takes a connection out of, where lend is not nil. What lend returns besides
 // gives the connection back. The pgx.Tx of a pool would do that only with a round trip of its own, though the server has
 // ended the transaction already.
-func FromPgxLender(db PgxDB, lend Lend, opts pgx.TxOptions, begun func(pgx.Tx)) DB {
-	return &pgxDB{db, lend, opts, begun}
+func FromPgxLender(db PgxDB, lend Lend, opts pgx.TxOptions) DB {
+	return &pgxDB{db, lend, opts}
 }
 
 // Lend takes a connection out of a pool.
 type Lend func(context.Context) (conn PgxDB, back func(), err error)
 
 type pgxDB struct {
-	db    PgxDB
-	lend  Lend
-	opts  pgx.TxOptions
-	begun func(pgx.Tx)
+	db   PgxDB
+	lend Lend
+	opts pgx.TxOptions
 }
 
 func (d *pgxDB) NeedsMark() bool { return false }
@@ -182,7 +189,6 @@ func (d *pgxDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 		_ = own.Rollback(ctx)
 		return nil, WithoutDetail(err)
 	}
-	d.begun(tx)
 	return own, nil
 }
 

@@ -43,6 +43,11 @@ type sqlTx struct{ sqlConn }
 
 func (t sqlTx) NeedsMark() bool { return true }
 
+// SQLOf returns the transaction behind tx, which an adapter of this file made.
+func SQLOf(tx Tx) SQL { return tx.(interface{ sql() SQL }).sql() }
+
+func (t sqlTx) sql() SQL { return t.q }
+
 func (t sqlTx) Check(caller context.Context, mark int64) error {
 	ctx, cancel := detached(caller)
 	defer cancel()
@@ -90,7 +95,9 @@ func (t sqlTx) Fail(caller context.Context) error {
 }
 
 // WasOver reports whether err, of a statement in a transaction, says that the transaction had failed or ended before it.
-func WasOver(err error) bool { return sqlState(err) == "25P02" || errors.Is(err, sql.ErrTxDone) }
+func WasOver(err error) bool {
+	return sqlState(err) == "25P02" || errors.Is(err, sql.ErrTxDone) || errors.Is(err, ErrTxEnded)
+}
 
 // abandon makes sure that a transaction which could not be failed cannot be committed: the server has lost it, or rows
 // are open, which a Commit of database/sql would close by itself before it commits. It returns ErrLost where the roll back
@@ -131,8 +138,8 @@ type SQLDB interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// FromSQLDB adapts a database; each transaction is begun with opts, and handed to begun before any other use.
-func FromSQLDB(db SQLDB, opts sql.TxOptions, begun func(*sql.Tx)) DB { return &sqlDB{db, opts, begun} }
+// FromSQLDB adapts a database; each transaction is begun with opts.
+func FromSQLDB(db SQLDB, opts sql.TxOptions) DB { return &sqlDB{db, opts} }
 
 // SQLInTx reports whether db is a single connection that is in a transaction, where its driver tells: pgx knows, and would
 // only warn of the BEGIN inside; lib/pq refuses that by itself.
@@ -151,9 +158,8 @@ func SQLInTx(db SQLDB) (in bool) {
 }
 
 type sqlDB struct {
-	db    SQLDB
-	opts  sql.TxOptions
-	begun func(*sql.Tx)
+	db   SQLDB
+	opts sql.TxOptions
 }
 
 func (d *sqlDB) NeedsMark() bool { return true }
@@ -181,7 +187,6 @@ func (d *sqlDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 		_ = own.Rollback(ctx)
 		return nil, err
 	}
-	d.begun(tx)
 	return own, nil
 }
 
@@ -190,7 +195,7 @@ func (d *sqlDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 //
 // Why not the statements by themselves, where there is but one: a connection that is in a transaction of lib/pq's can only
 // be told by its refusal to begin another one.
-func FromSQLAlone(db SQLDB) Conn { return sqlAlone{FromSQLDB(db, sql.TxOptions{}, func(*sql.Tx) {})} }
+func FromSQLAlone(db SQLDB) Conn { return sqlAlone{FromSQLDB(db, sql.TxOptions{})} }
 
 type sqlAlone struct{ db DB }
 
