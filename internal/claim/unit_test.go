@@ -161,7 +161,7 @@ func TestRunUnit(t *testing.T) {
 			want{0, []error{ErrInProgress}, false, 1, lost + "BEGIN INSERT SELECT SELECT ROLLBACK"},
 		},
 		{"lost, and no row is no answer", []turn{gone, {}, {}, {}}, nil, 3, want{
-			0, []error{errHidden, errGone}, true, 1, lost + strings.Repeat("BEGIN INSERT SELECT SELECT ROLLBACK ", 2) + "BEGIN INSERT SELECT SELECT ROLLBACK",
+			0, []error{errHidden, errGone}, true, 1, strings.TrimSpace(lost + strings.Repeat("BEGIN INSERT SELECT SELECT ROLLBACK ", 3)),
 		}},
 		{
 			"lost, and nothing can be asked",
@@ -316,7 +316,8 @@ func TestDoUnit(t *testing.T) {
 					script.fails[k] = v
 				}
 				calls := 0
-				res, err := Do(t.Context(), &fakeTx{turn: script, db: db, needsXID: needsXID}, cl, func(context.Context) error { calls++; return c.fn })
+				tx := &fakeTx{turn: script, db: db, needsXID: needsXID}
+				res, err := Do(t.Context(), tx, cl, func(context.Context) error { calls++; return c.fn })
 				c.require(t, db, res, err, calls)
 			})
 		}

@@ -36,9 +36,9 @@ type server struct {
 
 // shared is the server of this process. It is package state because every test function is an entry point of its
 // own: there is nobody who could hand it from one to the next.
-var shared = &lazy{}
+var shared lazy
 
-func current() (*server, error) { return shared.get() }
+func current() (*server, error) { return (&shared).get() }
 
 // lazy gets a server when it is asked for the first time.
 type lazy struct {
