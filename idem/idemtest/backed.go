@@ -15,19 +15,24 @@ import (
 
 // Backed looks for the constraint behind each key. It proves the tables in Dedup with [dedup.Verify], and the constraints
 // in Constraints by the same rules: unique, valid, immediate, not partial, on columns that cannot be NULL. Then it makes
-// each delivery, and fails unless that wrote a row which one of them keeps from being written a second time: it tries.
+// each delivery, and fails unless that wrote a row which one of them keeps from being written a second time: it tries. A
+// constraint whose values are made anew for each delivery (an identity, a default like gen_random_uuid(), a time) backs
+// nothing, and fails too.
 func (k Kit[D]) Backed(t TB) {
 	t.Helper()
 	run(t, k, part[D]{"Backed", (*lab[D]).backed})
 }
 
 func (l *lab[D]) backed() error {
-	st, _, err := l.stage()
+	st, b, err := l.stage()
 	if err != nil {
 		return err
 	}
 	guards, err := l.guards(st)
 	if err != nil {
+		return err
+	}
+	if err := l.madeAnew(st, b, guards); err != nil {
 		return err
 	}
 	a, err := l.act(st, newWire(nil))
@@ -61,17 +66,46 @@ func (l *lab[D]) backed() error {
 	return nil
 }
 
+// madeAnew finds a constraint whose values come from elsewhere than the delivery: they differ between two runs that
+// nothing disturbed. A second delivery would have other ones.
+func (l *lab[D]) madeAnew(st *stage, b *baseline, guards []guard) error {
+	for i := range l.Deliveries {
+		for _, g := range guards {
+			fresh, same := 0, 0
+			for v := range b.keys[i] {
+				if v.table == g.table && v.constraint == g.constraint {
+					fresh++
+					same += min(b.again[i][v], 1)
+				}
+			}
+			if fresh == 0 || same > 0 {
+				continue
+			}
+			why := fmt.Sprintf("the constraint %s backs no key: its values in %v are made anew for each delivery "+
+				"(an identity, a default, a trigger, a time)", g.constraint, g.table)
+			if g.table.dedup {
+				why = keyOf
+			}
+			return &finding{sentence: fmt.Sprintf("%s: %s", l.name(i), why), database: st.name}
+		}
+	}
+	return nil
+}
+
 // guard is a table with a constraint that is to back keys.
 type guard struct {
 	table      *userTable
 	constraint string // "" for a dedup table: any unique constraint of it, for Verify has looked
+	columns    string // of the constraint, quoted
 }
 
 const findConstraint = `
 SELECT i.indrelid::bigint, i.indisunique AND i.indisvalid AND i.indisready, i.indimmediate, i.indpred IS NOT NULL, i.indexprs IS NOT NULL,
 	EXISTS (
 		SELECT FROM pg_attribute a
-		WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::smallint[]) AND NOT a.attnotnull)
+		WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::smallint[]) AND NOT a.attnotnull),
+	(SELECT coalesce(string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum), '') FROM pg_attribute a
+		WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1]))
 FROM pg_index i
 JOIN pg_class c ON c.oid = i.indexrelid
 WHERE c.relname = $1::text AND NOT c.relispartition`
@@ -88,7 +122,7 @@ func (l *lab[D]) guards(st *stage) (all []guard, err error) {
 			case err != nil:
 				return nil, err
 			}
-			all = append(all, guard{table: t})
+			all = append(all, guard{table: t, columns: t.columnList(isKey)})
 		}
 	}
 	for _, name := range l.Constraints {
@@ -110,7 +144,8 @@ func (l *lab[D]) guards(st *stage) (all []guard, err error) {
 func (st *stage) constraint(ctx context.Context, name string) (g guard, problem string, err error) {
 	var oid int64
 	var unique, immediate, partial, expressions, nullable bool
-	err = st.pool.QueryRow(ctx, findConstraint, name).Scan(&oid, &unique, &immediate, &partial, &expressions, &nullable)
+	var columns string
+	err = st.pool.QueryRow(ctx, findConstraint, name).Scan(&oid, &unique, &immediate, &partial, &expressions, &nullable, &columns)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return g, "it does not exist, or has no index", nil
@@ -129,7 +164,7 @@ func (st *stage) constraint(ctx context.Context, name string) (g guard, problem 
 	}
 	for _, t := range st.cat.tables {
 		if t.oid == oid {
-			return guard{t, name}, "", nil
+			return guard{t, name, columns}, "", nil
 		}
 	}
 	return g, "its table is not one of the user's", nil

@@ -13,6 +13,18 @@ import (
 	"github.com/pgonce/pgonce/pgerr"
 )
 
+// made is what is said of a constraint whose values come from elsewhere than the delivery.
+func made(table string) string {
+	return "the constraint i backs no key: its values in " + table + " are made anew for each delivery"
+}
+
+// counted has a trigger number the rows.
+const counted = `
+CREATE SEQUENCE numbers;
+CREATE FUNCTION number() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.no := nextval('numbers'); RETURN NEW; END $$;
+ALTER TABLE ledger ADD no bigint NOT NULL CONSTRAINT i UNIQUE;
+CREATE TRIGGER number BEFORE INSERT ON ledger FOR EACH ROW EXECUTE FUNCTION number()`
+
 func TestBacked(t *testing.T) {
 	t.Parallel()
 	own := byCode(func(err error) bool { return pgerr.Duplicate(err, "seen_pkey") })
@@ -44,6 +56,17 @@ func TestBacked(t *testing.T) {
 		},
 		{
 			name: "a part that is always new", handler: own, after: `ALTER TABLE seen ADD id uuid NOT NULL DEFAULT gen_random_uuid(), ADD CONSTRAINT i UNIQUE (event, id)`,
+			constraint: "i", want: "the constraint i backs no key",
+		},
+		{name: "an identity", handler: own, after: `ALTER TABLE ledger ADD CONSTRAINT i PRIMARY KEY (id)`, constraint: "i", want: made("ledger")},
+		{name: "a uuid by default", handler: own, after: `ALTER TABLE ledger ADD no uuid DEFAULT gen_random_uuid() CONSTRAINT i PRIMARY KEY`, constraint: "i", want: made("ledger")},
+		{name: "a sequence", handler: own, after: `ALTER TABLE ledger ADD no bigserial CONSTRAINT i UNIQUE`, constraint: "i", want: made("ledger")},
+		{name: "a time", handler: own, after: `ALTER TABLE ledger ADD CONSTRAINT i UNIQUE (event, at)`, constraint: "i", want: made("ledger")},
+		{name: "a trigger's", handler: own, after: counted, constraint: "i", want: made("ledger")},
+		{name: "a default that is not used", handler: own, after: `ALTER TABLE seen ALTER event SET DEFAULT gen_random_uuid()::text`, constraint: "seen_pkey"},
+		{name: "time in the key", handler: timeInKey, want: "time or random part in the key"},
+		{
+			name: "another constraint of the row", handler: own, after: `ALTER TABLE seen ADD other text NOT NULL DEFAULT 'x', ADD CONSTRAINT i UNIQUE (event, other)`,
 			constraint: "i", want: "was refused for another reason than i (23505)",
 		},
 	} {

@@ -24,12 +24,20 @@ func (l *lab[D]) blame(st *stage, r *result[D], d []tableDiff) error {
 		again = "; the handler acknowledged it all the same"
 	}
 	return &finding{
-		sentence: fmt.Sprintf("%s, %v%s: %s: %s", l.name(r.point.Delivery), r.point, again, summary(d), r.misuse(d)),
+		sentence: fmt.Sprintf("%s, %v%s: %s: %s", l.name(r.point.Delivery), r.point, again, summary(d), l.because(r, d)),
 		rows:     lines(d), round: r.point.id(), database: st.name,
 	}
 }
 
-// misuse names what the failure comes from.
+// because names what the failure comes from.
+func (l *lab[D]) because(r *result[D], d []tableDiff) string {
+	if !r.acked && l.lostKey(l.base, r.point.Delivery) {
+		return keyUndone
+	}
+	return r.misuse(d)
+}
+
+// misuse names what the failure comes from, as far as this round tells.
 func (r *result[D]) misuse(d []tableDiff) string {
 	left := diff(r.before, r.mid) // what was committed in spite of the cut
 	switch {

@@ -113,6 +113,8 @@ func (t *userTable) comparedList() string {
 
 func written(c column) bool { return !c.generated }
 
+func isKey(c column) bool { return slices.Contains(keyColumns, c.name) }
+
 // catalog is what there is in the user's database.
 type catalog struct {
 	tables    []*userTable
@@ -171,7 +173,8 @@ func (cat *catalog) choose(tables, ignore []string, dedups []dedup.Table) error 
 		t.compared = true
 	}
 	if len(dedups) == 0 {
-		if t, err := cat.find(dedupName(dedup.Table{})); err == nil {
+		// A table of the user's own can have that name, too.
+		if t, err := cat.find(dedupName(dedup.Table{})); err == nil && t.hasKey() {
 			t.markDedup()
 		}
 	}
@@ -205,8 +208,21 @@ func (cat *catalog) choose(tables, ignore []string, dedups []dedup.Table) error 
 func (t *userTable) markDedup() {
 	t.dedup = true
 	for i := range t.columns {
-		t.columns[i].volatile = !slices.Contains([]string{"source", "operation", "key"}, t.columns[i].name)
+		t.columns[i].volatile = !isKey(t.columns[i])
 	}
+}
+
+// keyColumns make a key in a table of package dedup.
+var keyColumns = []string{"source", "operation", "key"}
+
+// hasKey says whether the table has the columns of a key.
+func (t *userTable) hasKey() bool {
+	for _, name := range keyColumns {
+		if t.column(name) == nil {
+			return false
+		}
+	}
+	return true
 }
 
 func dedupName(t dedup.Table) string {
@@ -221,10 +237,18 @@ func (cat *catalog) find(text string) (*userTable, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range cat.tables {
-		if t.is(name) {
-			return t, nil
-		}
+	if t := cat.named(name); t != nil {
+		return t, nil
 	}
 	return nil, fmt.Errorf("there is no table %s", text)
+}
+
+// named returns the table of that name, or nil.
+func (cat *catalog) named(name pg.Name) *userTable {
+	for _, t := range cat.tables {
+		if t.is(name) {
+			return t
+		}
+	}
+	return nil
 }

@@ -16,9 +16,12 @@ import (
 
 // baseline is what the deliveries do when each is made once, in order, and nothing is in the way.
 type baseline struct {
-	states []snapshot            // states[i] is before delivery i, states[i+1] after it
-	traces [][]faultconn.Message // of delivery i
-	probes []map[string]int      // what delivery i added elsewhere
+	states []snapshot              // states[i] is before delivery i, states[i+1] after it
+	traces [][]faultconn.Message   // of delivery i
+	probes []map[string]int        // what delivery i added elsewhere
+	prints []map[*userTable]string // as states, of all rows and columns
+	keys   []map[keyValue]int      // the keys that delivery i added
+	again  []map[keyValue]int      // those that it added when all was made once more
 }
 
 // makeBase makes the baseline, in a stage that was reset. It is made twice: what differs then cannot be compared later.
@@ -64,7 +67,10 @@ func (l *lab[D]) makeBase(st *stage) (*baseline, error) {
 		}
 	}
 	// Some statements are sent only once by a process, the first time.
-	first.traces = second.traces
+	first.traces, first.again = second.traces, second.keys
+	if err := l.prove(st, first); err != nil {
+		return nil, err
+	}
 	return first, st.reset(l.ctx)
 }
 
@@ -83,6 +89,15 @@ func (l *lab[D]) cleanRun(st *stage) (*baseline, error) {
 		return nil, err
 	}
 	b.states = append(b.states, state)
+	prints, err := st.prints(l.ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.prints = append(b.prints, prints)
+	keys, err := l.keyValues(st)
+	if err != nil {
+		return nil, err
+	}
 	for i := range l.Deliveries {
 		before, err := l.probe()
 		if err != nil {
@@ -99,7 +114,16 @@ func (l *lab[D]) cleanRun(st *stage) (*baseline, error) {
 		if state, err = l.cat.take(l.ctx, st.pool); err != nil {
 			return nil, err
 		}
+		if prints, err = st.prints(l.ctx); err != nil {
+			return nil, err
+		}
+		now, err := l.keyValues(st)
+		if err != nil {
+			return nil, err
+		}
 		b.states = append(b.states, state)
+		b.prints = append(b.prints, prints)
+		b.keys, keys = append(b.keys, surplus(keys, now)), now
 		b.traces = append(b.traces, trace)
 		b.probes = append(b.probes, since(before, after))
 	}

@@ -88,3 +88,12 @@ func TestCollideOffender(t *testing.T) {
 		idemtest.Kit[order]{Deliveries: []order{{"1", "23"}}, Keys: []func(order) idem.Key{keys[name]}}.Collide(t)
 	}
 }
+
+// Two events with one key look like many other faults, and All names that one.
+func TestCollideFirst(t *testing.T) {
+	t.Parallel()
+	one := func(payment) idem.Key { return credits.Key("payment") }
+	k := kit(t, onPool(begins(true, creditOnce(one))))
+	k.Keys = []func(payment) idem.Key{one}
+	require.Contains(t, failure(t, func(tb idemtest.TB) { k.All(tb) }), "idemtest: Collide: Keys[0] of delivery 1 and Keys[0] of delivery 2 are one key")
+}

@@ -86,7 +86,7 @@ func (l *lab[D]) concurrent() error {
 	}
 	what := fmt.Sprintf("%d deliveries of %d events by %d workers, %d of them broken off and made again", len(queue), len(l.Deliveries), l.Workers, broken.Load())
 	if d := diff(b.states[len(l.Deliveries)], got); len(d) > 0 {
-		return &finding{sentence: fmt.Sprintf("%s: %s: %s", what, summary(d), race), rows: lines(d), database: st.name}
+		return &finding{sentence: fmt.Sprintf("%s: %s: %s", what, summary(d), l.raced(b)), rows: lines(d), database: st.name}
 	}
 	after, err := l.probe()
 	if err != nil {

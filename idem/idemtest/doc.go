@@ -35,6 +35,13 @@
 //   - Web servers: [HTTP]. Handlers on database/sql: [DB.SQL].
 //   - Stores and fakes of your own: [Contract].
 //
+// # What is checked first
+//
+// Rounds are compared with a run that nothing disturbed, so that one has to show something. Every part fails at once where
+// the deliveries sent no statement over the kit's connections, or changed no row and made no effect that the Probe shows;
+// where a delivery wrote and never committed; and where one was taken for a duplicate of another, for both make one key. A
+// single delivery that changes nothing is logged.
+//
 // # What a failure says
 //
 // Which delivery, cut where; which rows were lost, repeated or different; and what such a failure usually comes from, by its

@@ -102,6 +102,9 @@ func (l *lab[D]) once(st *stage, b *baseline, i int, again bool, want snapshot) 
 		why := other
 		if again {
 			why = misuseOfRepeat(diff(earlier, got))
+			if l.lostKey(b, i) {
+				why = keyUndone
+			}
 		}
 		return &finding{
 			sentence: fmt.Sprintf("%s, %s: %s: %s", l.name(i), which, summary(d), why),

@@ -208,7 +208,7 @@ func TestKeptDatabase(t *testing.T) {
 	t.Parallel()
 	k := kit(t, onPool(noKey))
 	message := failure(t, func(tb idemtest.TB) { k.DoubleSubmit(tb) })
-	m := regexp.MustCompile(`the database is kept: (idemtest_\w+)$`).FindStringSubmatch(message)
+	m := keptName.FindStringSubmatch(message)
 	require.NotNil(t, m, message)
 	cfg, err := pgx.ParseConfig(k.DSN)
 	require.NoError(t, err)

@@ -68,8 +68,15 @@ func run[D any](t TB, k Kit[D], parts ...part[D]) {
 func (l *lab[D]) prepare() (err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, setupTimeout)
 	defer cancel()
-	if l.srv, err = newServer(ctx, l.DSN); err != nil {
+	if l.srv, err = newServer(ctx, l.DSN, l.t.Name()); err != nil {
 		return err
+	}
+	dropped, err := l.srv.sweep(ctx, l.t.Name())
+	if err != nil {
+		l.t.Logf("idemtest: remove what earlier runs left: %v", err) // somebody else may be at it
+	}
+	if len(dropped) > 0 {
+		l.t.Logf("idemtest: removed what earlier runs left: %s", strings.Join(dropped, ", "))
 	}
 	if l.original, err = l.srv.clone(ctx, l.srv.cfg.ConnConfig.Database); err != nil {
 		return err

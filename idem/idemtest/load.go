@@ -68,7 +68,7 @@ func (l *lab[D]) load(report *LoadReport) error {
 	}
 	if d := diff(b.states[len(l.Deliveries)], got); len(d) > 0 {
 		return &finding{
-			sentence: fmt.Sprintf("%d deliveries of %d events by %d workers: %s: %s", report.Hot.Deliveries, len(l.Deliveries), l.Workers, summary(d), race),
+			sentence: fmt.Sprintf("%d deliveries of %d events by %d workers: %s: %s", report.Hot.Deliveries, len(l.Deliveries), l.Workers, summary(d), l.raced(b)),
 			rows:     lines(d), database: st.name,
 		}
 	}

@@ -15,6 +15,8 @@ const (
 		"a column that may differ so from run to run belongs into Kit.Ignore"
 	check = "check-then-insert: each delivery looked before any had written, found nothing, and wrote; " +
 		"let a unique constraint decide (INSERT ... ON CONFLICT, as idem.Do does)"
+	keyUndone = "the effect is there and no key is: the key was claimed, and rolled back (ROLLBACK TO) to a savepoint that was set before the claim; " +
+		"in fn, roll back to savepoints of fn's own only"
 	race = "no constraint: the deliveries ran into each other; what decides must be a unique constraint, and in the transaction of the effect"
 )
 

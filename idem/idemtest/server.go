@@ -2,11 +2,9 @@ package idemtest
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,13 +23,15 @@ type server struct {
 	cfg  *pgxpool.Config // of the user's database
 	copy string          // options of CREATE DATABASE
 
-	mu    sync.Mutex // conn is used by one goroutine at a time
-	conn  *pgx.Conn  // to a database that is none of the copies
-	names []string
+	mu     sync.Mutex // conn is used by one goroutine at a time
+	conn   *pgx.Conn  // to a database that is none of the copies
+	prefix string     // of the names of the copies
+	made   int
+	names  []string
 }
 
-// newServer connects to the server of dsn, but not to the database that dsn names, which is to be copied.
-func newServer(ctx context.Context, dsn string) (*server, error) {
+// newServer connects to the server of dsn, but not to the database that dsn names, which is to be copied for a test.
+func newServer(ctx context.Context, dsn, test string) (*server, error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("read Kit.DSN: %w", err)
@@ -45,8 +45,8 @@ func newServer(ctx context.Context, dsn string) (*server, error) {
 		admin.Database = maintenance
 		conn, err := pgx.ConnectConfig(ctx, admin)
 		if err == nil {
-			s := &server{cfg: cfg, conn: conn}
-			return s, s.chooseCopy(ctx)
+			s := &server{cfg: cfg, conn: conn, prefix: copyPrefix(test)}
+			return s, errors.Join(s.begin(ctx), s.chooseCopy(ctx))
 		}
 		errs = append(errs, err)
 	}
@@ -67,9 +67,9 @@ func (s *server) chooseCopy(ctx context.Context) error {
 
 // clone copies a database.
 func (s *server) clone(ctx context.Context, from string) (string, error) {
-	name := "idemtest_" + strings.ToLower(rand.Text()[:12])
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	name := s.nextName()
 	deadline := time.Now().Add(2 * time.Second) // the server itself waits for 5, before it says so
 	for {
 		_, err := s.conn.Exec(ctx, `CREATE DATABASE `+pg.Quote(name)+` TEMPLATE `+pg.Quote(from)+s.copy)

@@ -15,7 +15,7 @@ import (
 	"github.com/pgonce/pgonce/internal/schema"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) { pgtest.MainLazy(m) }
 
 func connect(t *testing.T) *pgx.Conn {
 	t.Helper()

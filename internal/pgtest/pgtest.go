@@ -72,6 +72,18 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
+// MainLazy is [Main] for a package with tests that need no server: it gets one when a test asks for it.
+func MainLazy(m *testing.M) {
+	code := m.Run()
+	if s := shared.got(); s != nil {
+		if err := s.close(); err != nil {
+			fmt.Fprintln(os.Stderr, "pgtest: stop the server:", err)
+			code = max(code, 1)
+		}
+	}
+	os.Exit(code)
+}
+
 // Pool returns a pool on a new, empty database. At the test's end the pool is closed and the database dropped; a
 // connection that is still acquired then, by a transaction or rows that were not closed, fails the test.
 func Pool(t testing.TB) *pgxpool.Pool {

@@ -34,9 +34,31 @@ type server struct {
 	free   []string // databases that are empty again
 }
 
-// current returns the server of this process. It is package state because every test function is an entry point of its
+// shared is the server of this process. It is package state because every test function is an entry point of its
 // own: there is nobody who could hand it from one to the next.
-var current = sync.OnceValues(func() (*server, error) { return acquire(context.Background()) })
+var shared lazy
+
+func current() (*server, error) { return (&shared).get() }
+
+// lazy gets a server when it is asked for the first time.
+type lazy struct {
+	once sync.Once
+	s    *server
+	err  error
+}
+
+func (l *lazy) get() (*server, error) {
+	l.once.Do(func() { l.s, l.err = acquire(context.Background()) })
+	return l.s, l.err
+}
+
+// got returns the server where there is one already; afterwards none is made any more.
+func (l *lazy) got() *server {
+	l.once.Do(func() { l.err = errOver })
+	return l.s
+}
+
+var errOver = errors.New("pgtest: the tests of this package are over")
 
 // newServer connects to a server by a connection string for a database that is there already.
 func newServer(ctx context.Context, dsn string) (*server, error) {

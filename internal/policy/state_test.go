@@ -14,7 +14,7 @@ import (
 // stateAllowed lists the package variables that change at run time, with the reason. Everything else lives in a
 // value that its user made.
 var stateAllowed = map[string]string{
-	"internal/pgtest.current":        "one server for all tests of a process, and a test function is called with nothing but its T",
+	"internal/pgtest.shared":         "one server for all tests of a process, and a test function is called with nothing but its T",
 	"examples/quickstart.startLocal": "set once, by the one file that a copy leaves behind",
 }
 
