@@ -236,7 +236,7 @@ func (c *Claim) look(ownXID int64) *met {
 	m.read = c.readStmt(&m.record)
 	if c.Timed {
 		m.window = &pg.Stmt{
-			SQL: windowSQL, Args: []any{c.At, c.Retention.Microseconds(), c.Skew.Microseconds()}, Dest: []any{&m.isExpired, &m.isFuture},
+			SQL: pinnedWindow, Args: []any{c.At, c.Retention.Microseconds(), c.Skew.Microseconds()}, Dest: []any{&m.isExpired, &m.isFuture},
 		}
 	}
 	if ownXID != 0 {

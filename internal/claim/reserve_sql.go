@@ -18,8 +18,8 @@ RETURNING attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8`
 const reserveTimedSQL = `
 INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at, lease_until)
 SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timestamp() + $5::int8 * interval '1 microsecond'
- WHERE timestamptz 'epoch' + $6::int8 * interval '1 microsecond'
-       BETWEEN clock_timestamp() - $7::int8 * interval '1 microsecond' AND clock_timestamp() + $8::int8 * interval '1 microsecond'
+ WHERE timestamptz 'epoch' + $6::int8 * interval '1 microsecond' >= clock_timestamp() - $7::int8 * interval '1 microsecond'
+   AND timestamptz 'epoch' + $6::int8 * interval '1 microsecond' <= clock_timestamp() + $8::int8 * interval '1 microsecond'
 ON CONFLICT (key, operation, source) DO NOTHING
 RETURNING attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8`
 
