@@ -160,7 +160,8 @@ func (p *pinner) group(end string) string {
 		out.WriteString(c.String())
 		c = chain{}
 	}
-	set, assigned := false, false // in SET, and before its next =, which is no operator
+	// In SET, or in a list of options, and past its next =, which is no operator.
+	set, assigned := p.peek(-1).text == "(" && (p.peek(-2).lower == "set" || p.peek(-2).lower == "with"), false
 	for ; p.i < len(p.tokens); p.i++ {
 		t := p.peek(0)
 		switch {

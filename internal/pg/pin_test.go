@@ -21,6 +21,7 @@ func TestPin(t *testing.T) {
 
 		// what has none
 		`UPDATE t SET a = b = c, d = 1 WHERE e = f`: `UPDATE t SET a = b OPERATOR(pg_catalog.=) c, d = 1 WHERE e OPERATOR(pg_catalog.=) f`,
+		`ALTER TABLE t SET (a = 0.02, b = 1)`:       `ALTER TABLE t SET (a = 0.02, b = 1)`,
 		`SELECT 'a = now()', "b = now()", -1 -- c = now()
 		 FROM /*d = now()*/e`: `SELECT 'a = now()', "b = now()", -1 -- c = now()
 		 FROM /*d = now()*/e`,

@@ -14,7 +14,7 @@ import (
 // currentSQL asks for the id of the transaction that the connection is in. It is NULL outside of one, and in one that has
 // written nothing: either way it's not the transaction of a claim. It has no parameters, so that every driver sends it in
 // one round trip, whatever it does about preparing.
-const currentSQL = `SELECT pg_current_xact_id_if_assigned()::text::int8`
+const currentSQL = `SELECT pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text::pg_catalog.int8`
 
 // FromSQLTx adapts a transaction. Whatever has a Commit and a Rollback is taken for one. Of anything else the server is
 // asked, in two statements, whether it is in a transaction: a *sql.DB fits [SQL], too, and would commit each statement by

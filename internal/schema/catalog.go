@@ -10,7 +10,7 @@ import (
 
 // relationsSQL finds what a name stands for: where it has no schema ($1 = ”), everything of that name on the search
 // path, the first that SQL would take first, and behind it what stands in other schemas.
-const relationsSQL = `
+var relationsSQL = pg.Pin(`
 SELECT c.oid::int8, n.nspname::text, c.relkind::text, c.relpersistence::text,
        coalesce(obj_description(c.oid, 'pg_class'), ''),
        coalesce(array_position(current_schemas(false), n.nspname), 0)::int8,
@@ -21,7 +21,7 @@ SELECT c.oid::int8, n.nspname::text, c.relkind::text, c.relpersistence::text,
   FROM pg_catalog.pg_class AS c
   JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
  WHERE c.relname = $2::text AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND ($1::text = '' OR n.nspname = $1::text)
- ORDER BY coalesce(array_position(current_schemas(false), n.nspname), 1000000), n.nspname`
+ ORDER BY coalesce(array_position(current_schemas(false), n.nspname), 1000000), n.nspname`)
 
 type relation struct {
 	oid                          int64
@@ -61,15 +61,19 @@ func lookUp(ctx context.Context, conn pg.Conn, name pg.Name) (found, error) {
 	return f, nil
 }
 
-const columnsSQL = `
-SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+// columnsSQL lists the columns. A type has its schema, whatever the search path says, unless it is PostgreSQL's own.
+var columnsSQL = pg.Pin(`
+SELECT a.attname::text,
+       CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace THEN replace(format_type(a.atttypid, a.atttypmod), 'pg_catalog.', '')
+            ELSE t.typnamespace::regnamespace::text || '.' || t.typname END, a.attnotnull,
        CASE WHEN co.collnamespace = 'pg_catalog'::regnamespace THEN '' ELSE coalesce(co.collnamespace::regnamespace::text || '.', '') END
          || coalesce(co.collname::text, ''),
        coalesce(co.collisdeterministic, true), a.attgenerated <> '' OR a.attidentity <> '', a.atthasdef
   FROM pg_catalog.pg_attribute AS a
+  JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
   LEFT JOIN pg_catalog.pg_collation AS co ON co.oid = a.attcollation
  WHERE a.attrelid = $1::int8::oid AND a.attnum > 0 AND NOT a.attisdropped
- ORDER BY a.attnum`
+ ORDER BY a.attnum`)
 
 type column struct {
 	name, kind    string
@@ -97,7 +101,7 @@ func columns(ctx context.Context, conn pg.Conn, oid int64) (map[string]column, e
 }
 
 // indexesSQL lists the unique indexes, a row for each of their key columns (” is an expression).
-const indexesSQL = `
+var indexesSQL = pg.Pin(`
 SELECT ix.indexrelid::int8, ic.relname::text, i.ord::int8, coalesce(a.attname::text, ''),
        ix.indisvalid, ix.indisready, ix.indimmediate, ix.indpred IS NOT NULL,
        coalesce(con.conname::text, ''), coalesce(pg_get_constraintdef(con.oid), ''),
@@ -105,12 +109,12 @@ SELECT ix.indexrelid::int8, ic.relname::text, i.ord::int8, coalesce(a.attname::t
          || coalesce(co.collname::text, '')
   FROM pg_catalog.pg_index AS ix
   JOIN pg_catalog.pg_class AS ic ON ic.oid = ix.indexrelid
- CROSS JOIN LATERAL unnest(ix.indkey::int2[], ix.indcollation::oid[]) WITH ORDINALITY AS i (attnum, coll, ord)
+ CROSS JOIN LATERAL ROWS FROM (unnest(ix.indkey::int2[]), unnest(ix.indcollation::oid[])) WITH ORDINALITY AS i (attnum, coll, ord)
   LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = ix.indrelid AND a.attnum = i.attnum AND i.attnum > 0
   LEFT JOIN pg_catalog.pg_constraint AS con ON con.conindid = ix.indexrelid AND con.contype IN ('p', 'u')
   LEFT JOIN pg_catalog.pg_collation AS co ON co.oid = i.coll
  WHERE ix.indrelid = $1::int8::oid AND ix.indisunique AND i.ord <= ix.indnkeyatts
- ORDER BY ix.indexrelid, i.ord`
+ ORDER BY ix.indexrelid, i.ord`)
 
 type index struct {
 	name                             string
@@ -161,7 +165,7 @@ func (ix *index) covers(columns []string) bool {
 
 // meddlersSQL lists what may change or drop a row before it is inserted, enabled BEFORE INSERT row triggers, and rules,
 // with which PostgreSQL refuses ON CONFLICT. tgtype: 1 row, 2 before, 4 insert. ev_type 2: UPDATE, 3: INSERT.
-const meddlersSQL = `
+var meddlersSQL = pg.Pin(`
 SELECT 'trigger', t.tgname::text
   FROM pg_catalog.pg_trigger AS t
  WHERE t.tgrelid = $1::int8::oid AND NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype::int4 & 7 = 7
@@ -169,7 +173,7 @@ UNION ALL
 SELECT 'rule', r.rulename::text
   FROM pg_catalog.pg_rewrite AS r
  WHERE r.ev_class = $1::int8::oid AND r.ev_type IN ('2', '3') AND r.ev_enabled <> 'D'
- ORDER BY 1, 2`
+ ORDER BY 1, 2`)
 
 type meddler struct{ kind, name string }
 

@@ -66,13 +66,13 @@ func (l Layout) columnTypes() []columnSpec {
 }
 
 var columnTypes = []columnSpec{
-	{"source", "text", `text COLLATE "C" NOT NULL`},
-	{"operation", "text", `text COLLATE "C" NOT NULL`},
-	{"key", "text", `text COLLATE "C" NOT NULL`},
-	{"processed_at", "timestamp with time zone", "timestamptz NOT NULL DEFAULT now()"},
-	{"payload_hash", "bytea", "bytea"},
-	{"value", "bytea", "bytea"},
-	{"lease_until", "timestamp with time zone", "timestamptz"},
+	{"source", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
+	{"operation", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
+	{"key", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
+	{"processed_at", "timestamp with time zone", "pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()"},
+	{"payload_hash", "bytea", "pg_catalog.bytea"},
+	{"value", "bytea", "pg_catalog.bytea"},
+	{"lease_until", "timestamp with time zone", "pg_catalog.timestamptz"},
 	{"attempt", "integer", "integer NOT NULL DEFAULT 1"},
 	{"failed", "boolean", "boolean NOT NULL DEFAULT false"},
 }
@@ -227,7 +227,7 @@ func (v *verifier) columns(cols map[string]column) {
 				why = "which is not deterministic: it takes different keys for equal"
 			}
 			v.alter(collation, fmt.Sprintf("the column %s has the collation %s, %s", want.name, pg.Quote(c.collation), why),
-				`ALTER COLUMN %s TYPE text COLLATE "C"`, pg.Quote(want.name))
+				`ALTER COLUMN %s TYPE pg_catalog.text COLLATE pg_catalog."C"`, pg.Quote(want.name))
 		}
 	}
 }
@@ -245,7 +245,7 @@ func (v *verifier) defaults(cols map[string]column) {
 		}
 		if ok && !c.hasDefault {
 			v.alter(columnDefault, "the column "+name+" has no default, and a claim does not set it", "ALTER COLUMN %s SET DEFAULT %s", pg.Quote(name),
-				map[string]string{"processed_at": "now()", "attempt": "1", "failed": "false"}[name])
+				map[string]string{"processed_at": "pg_catalog.now()", "attempt": "1", "failed": "false"}[name])
 		}
 	}
 	for _, name := range []string{"payload_hash", "value", "lease_until"} {
