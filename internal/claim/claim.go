@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/pgerr"
 )
 
 // Claim is one call: the key and how it is to be claimed.
@@ -84,103 +83,6 @@ var (
 	errClaimGone   = errors.New("the row that this call has claimed is not there")
 	errFixed       = errors.New("the key's row can be read and not changed: a trigger, a rule or row security keeps it as it is")
 )
-
-// Final is the failure that a key ended in, stored by the call that failed.
-type Final struct {
-	Value []byte
-	Err   error // only in the call that failed
-}
-
-func (*Final) Error() string { return "the key ended in a final failure" }
-
-// Failure is an error with the stage at which it came. The front doors give it a type of their own.
-type Failure struct {
-	Stage         string
-	Err           error
-	Hint          string // what to do, where the engine knows it
-	CommitUnknown bool
-
-	// unclear: a statement has failed, or its answer was not had. The row may be in the transaction all the same: a
-	// context that ends while database/sql reads the answer fails the call, and not the statement.
-	unclear bool
-
-	unsent bool // nothing was sent, and the transaction is as it was
-}
-
-// Unsent reports whether err is a *Failure of a call that sent nothing.
-func Unsent(err error) bool {
-	f, ok := err.(*Failure)
-	return ok && f.unsent
-}
-
-func (f *Failure) Error() string {
-	if f.Hint != "" {
-		return f.Stage + ": " + f.Err.Error() + " (" + f.Hint + ")"
-	}
-	return f.Stage + ": " + f.Err.Error()
-}
-
-func (f *Failure) Unwrap() error { return f.Err }
-
-// Cause returns Err, with the hint behind its text where there is one.
-func (f *Failure) Cause() error {
-	if f.Hint == "" {
-		return f.Err
-	}
-	return &hinted{f.Err, f.Hint}
-}
-
-type hinted struct {
-	err  error
-	hint string
-}
-
-func (h *hinted) Error() string { return h.err.Error() + "; " + h.hint }
-func (h *hinted) Unwrap() error { return h.err }
-
-// The stages of a call.
-const (
-	stageClaim   = "claim"
-	stageConfirm = "confirm"
-	stageFn      = "fn"
-	stageCommit  = "commit"
-	stageReserve = "reserve"
-)
-
-// sent is failed, for the error of a Send of stmts to a caller's transaction, which may not have been sent at all.
-func (c *Claim) sent(stage string, err error, stmts ...*pg.Stmt) *Failure {
-	f := c.failed(stage, err)
-	if !stmts[0].Done && pg.Unsent(err) {
-		f.unsent, f.unclear = true, false
-	}
-	return f
-}
-
-// failed wraps an error of the server or the connection at stage, and says what to do where the code tells.
-func (c *Claim) failed(stage string, err error) *Failure {
-	if errors.Is(err, pg.ErrTxEnded) { // nothing was sent
-		return &Failure{Stage: stage, Err: pg.ErrTxEnded, Hint: "begin one anew: outside of it the key would be committed alone"}
-	}
-	f := &Failure{Stage: stage, Err: err, unclear: true}
-	switch pgerr.Code(err) {
-	case "42P01", "3F000":
-		f.Hint = fmt.Sprintf("table %s: run dedup.Migrate, or dedup.Verify to see what is missing", c.SQL.table)
-	case "42703", "42P10", "55000":
-		f.Hint = fmt.Sprintf("table %s lacks a column or the constraint of the key: dedup.Verify shows what, dedup.Migrate makes it", c.SQL.table)
-	case "42501":
-		f.Hint = fmt.Sprintf("table %s: the role needs SELECT, INSERT, UPDATE and DELETE, and a row security policy that lets it see its rows", c.SQL.table)
-	case "25006":
-		f.Hint = "connected to a standby, or the transaction is read only"
-	case "23514":
-		// A row for which there is no partition. The server reports it as a violated CHECK, of the table and without a name.
-		// The code is not passed on: a caller would take it for a value of its own that a CHECK refuses.
-		if pgerr.Constraint(err) == "" && pg.ErrorTable(err) == c.SQL.name.Table {
-			f.Err = errNoPartition
-			f.Hint = fmt.Sprintf("table %s: dedup.Table.Maintain makes partitions, and dedup.Verify names what is missing", c.SQL.table)
-		}
-	}
-	return f
-}
 
 // Record is a key's row.
 type Record struct {
@@ -299,7 +201,7 @@ func (c *Claim) look(lost *int64) *met {
 	m.read = c.readStmt(&m.record)
 	if c.Timed {
 		m.window = &pg.Stmt{
-			SQL: windowSQL, Args: []any{c.At, c.Retention.Microseconds(), c.Skew.Microseconds()}, Dest: []any{&m.isExpired, &m.isFuture},
+			SQL: pinnedWindow, Args: []any{c.At, c.Retention.Microseconds(), c.Skew.Microseconds()}, Dest: []any{&m.isExpired, &m.isFuture},
 		}
 	}
 	return m

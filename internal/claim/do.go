@@ -156,12 +156,12 @@ func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh
 func limit(d time.Duration) *pg.Stmt {
 	ms := min((d-1)/time.Millisecond+1, math.MaxInt32)
 	var old, now string
-	return &pg.Stmt{SQL: limitSQL, Args: []any{int64(ms)}, Dest: []any{&old, &now}}
+	return &pg.Stmt{SQL: pinnedLimit, Args: []any{int64(ms)}, Dest: []any{&old, &now}}
 }
 
 func unlimit() *pg.Stmt {
 	var now string
-	return &pg.Stmt{SQL: unlimitSQL, Dest: []any{&now}}
+	return &pg.Stmt{SQL: pinnedUnlimit, Dest: []any{&now}}
 }
 
 // timedOut reports whether err is the end of the wait that limit set, and not a cancel request or a smaller limit of the

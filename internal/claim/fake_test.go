@@ -22,9 +22,9 @@ type turn struct {
 	begin error // there is no connection, or the claim fails
 
 	free bool    // the claim inserts a row
-	id   int64   // that it returns
+	id   int64   // its token: what the claim returns
 	row  *Record // what the read finds; nil: no row
-	own  bool    // whether the row found is the one of a COMMIT that was lost
+	own  bool    // the row found holds the token of the COMMIT that was lost
 	read error   // the read fails
 
 	fails  map[string]error // statements by their first words ("ROLLBACK TO"), each once
@@ -60,8 +60,8 @@ func (db *fakeDB) Begin(ctx context.Context, stmts ...*pg.Stmt) (pg.OwnTx, error
 type fakeTx struct {
 	turn
 	db       *fakeDB
-	needsXID bool
-	over     bool // it was committed or rolled back
+	needsMark bool
+	over      bool // it was committed or rolled back
 }
 
 func (tx *fakeTx) Send(_ context.Context, stmts ...*pg.Stmt) error {
@@ -90,12 +90,16 @@ func (tx *fakeTx) answer(s *pg.Stmt) error {
 	if tx.row != nil {
 		found = *tx.row
 	}
+	if tx.own {
+		found.Token = &tx.id
+	}
 	read := tx.db.claim.readStmt(&found)
 	switch {
 	case words[0] == "INSERT" && tx.free, words[0] == "UPDATE" && tx.free:
 		s.Rows = 1
 		for _, d := range s.Dest {
 			set(d, tx.id)
+			set(d, &tx.id)
 		}
 	case words[0] == "INSERT", words[0] == "UPDATE":
 	case s.SQL == read.SQL && tx.read != nil:
@@ -106,11 +110,8 @@ func (tx *fakeTx) answer(s *pg.Stmt) error {
 			reflect.ValueOf(s.Dest[i]).Elem().Set(reflect.ValueOf(read.Dest[i]).Elem())
 		}
 	case s.SQL == read.SQL:
-	default: // a setting, or whose the row is
+	default: // a setting
 		s.Rows = 1
-		for _, d := range s.Dest {
-			set(d, tx.own)
-		}
 	}
 	return nil
 }
@@ -127,7 +128,9 @@ func (tx *fakeTx) Query(context.Context, string, []any, func(func(...any) error)
 	return nil
 }
 
-func (tx *fakeTx) NeedsXID() bool { return tx.needsXID }
+func (tx *fakeTx) NeedsMark() bool { return tx.needsMark }
+
+func (*fakeDB) NeedsMark() bool { return false }
 
 func (tx *fakeTx) Check(context.Context, int64) error { return tx.check }
 
@@ -141,7 +144,10 @@ func (tx *fakeTx) Commit(context.Context) error {
 	return tx.commit
 }
 
-func (tx *fakeTx) Rollback(context.Context) { tx.end("ROLLBACK") }
+func (tx *fakeTx) Rollback(context.Context) error {
+	tx.end("ROLLBACK")
+	return nil
+}
 
 func (tx *fakeTx) SendAndRollback(ctx context.Context, stmts ...*pg.Stmt) error {
 	defer tx.end("ROLLBACK")

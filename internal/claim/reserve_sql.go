@@ -23,8 +23,8 @@ ON CONFLICT (key, operation, source) DO NOTHING` + returningLease
 const reserveTimedSQL = `
 INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at, lease_until, token)
 SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timestamp() + $5::int8 * interval '1 microsecond', $9::int8
- WHERE timestamptz 'epoch' + $6::int8 * interval '1 microsecond'
-       BETWEEN clock_timestamp() - $7::int8 * interval '1 microsecond' AND clock_timestamp() + $8::int8 * interval '1 microsecond'
+ WHERE timestamptz 'epoch' + $6::int8 * interval '1 microsecond' >= clock_timestamp() - $7::int8 * interval '1 microsecond'
+   AND timestamptz 'epoch' + $6::int8 * interval '1 microsecond' <= clock_timestamp() + $8::int8 * interval '1 microsecond'
 ON CONFLICT (key, operation, source) DO NOTHING` + returningLease
 
 // takeOverSQL: unfinished -> reserved, by the next attempt. $5 is how long the provider remembers: an attempt must end

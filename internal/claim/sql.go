@@ -10,7 +10,8 @@ import (
 // DefaultTable is the table of a claim that names none.
 const DefaultTable = "processed_events"
 
-// The statements below are valid SQL as they stand. The text behind marker is replaced by the table's quoted name.
+// The statements below are valid SQL as they stand. What is sent says of every operator, function and type that it is
+// pg_catalog's ([pg.Pin]), and has the table's quoted name in place of the text behind marker.
 const marker = "/*table*/processed_events"
 
 // insertSQL is the claim. The columns of the conflict are always named: without them the statement would also absorb a
@@ -29,8 +30,8 @@ ON CONFLICT (key, operation, source) DO NOTHING` + returningToken
 const insertTimedSQL = `
 INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at, token)
 SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), $8::int8
- WHERE timestamptz 'epoch' + $5::int8 * interval '1 microsecond'
-       BETWEEN clock_timestamp() - $6::int8 * interval '1 microsecond' AND clock_timestamp() + $7::int8 * interval '1 microsecond'
+ WHERE timestamptz 'epoch' + $5::int8 * interval '1 microsecond' >= clock_timestamp() - $6::int8 * interval '1 microsecond'
+   AND timestamptz 'epoch' + $5::int8 * interval '1 microsecond' <= clock_timestamp() + $7::int8 * interval '1 microsecond'
 ON CONFLICT (key, operation, source) DO NOTHING` + returningToken
 
 // returningToken makes a statement prove that it wrote the row, by a row that comes back: not every server's command tag
@@ -85,7 +86,8 @@ const (
 	limitSQL     = `
 SELECT set_config('pgonce.statement_timeout', current_setting('statement_timeout'), true),
        set_config('statement_timeout',
-                  CASE WHEN extract(epoch FROM current_setting('statement_timeout')::interval) * 1000 BETWEEN 1 AND $1::int8
+                  CASE WHEN extract(epoch FROM current_setting('statement_timeout')::interval) * 1000 >= 1
+                            AND extract(epoch FROM current_setting('statement_timeout')::interval) * 1000 <= $1::int8
                        THEN current_setting('statement_timeout')
                        ELSE ($1::int8)::text END, true)`
 	unlimitSQL  = `SELECT set_config('statement_timeout', current_setting('pgonce.statement_timeout'), true)`
@@ -106,17 +108,20 @@ type SQL struct {
 
 // The statements before a table's name is put in: of every layout but Weekly, and of that one.
 var (
-	plainSQL = SQL{
+	writtenSQL = SQL{
 		insert: insertSQL, insertMarked: marked(insertSQL, 5),
 		insertTimed: insertTimedSQL, insertTimedMarked: marked(insertTimedSQL, 8),
 		read: readSQL, forget: forgetSQL, reserve: reserveSQL, reserveTimed: reserveTimedSQL, takeOver: takeOverSQL,
 		confirm: confirmSQL, confirmMarked: marked(confirmSQL, 7),
 		fail: failSQL, extend: extendSQL, end: endSQL, release: giveUpSQL, void: voidSQL, open: openSQL, store: storeSQL,
 	}
-	weeklySQL = plainSQL.byWeek()
+	plainSQL  = writtenSQL.each(pg.Pin)
+	weeklySQL = writtenSQL.byWeek().each(pg.Pin)
 
 	defaultSQL    = plainSQL.on(pg.Name{Table: DefaultTable})
 	defaultWeekly = weeklySQL.on(pg.Name{Table: DefaultTable})
+
+	pinnedWindow, pinnedLimit, pinnedUnlimit = pg.Pin(windowSQL), pg.Pin(limitSQL), pg.Pin(unlimitSQL)
 )
 
 // For returns the statements on the table of this name ("" is [DefaultTable]), or an error that says what is wrong with
@@ -140,11 +145,16 @@ func For(table string, weekly bool) (SQL, error) {
 func (s SQL) on(name pg.Name) SQL {
 	s.name, s.table = name, name.String()
 	quoted := name.Quoted()
+	return s.each(func(sql string) string { return strings.Replace(sql, marker, quoted, 1) })
+}
+
+// each returns s with what f makes of each statement.
+func (s SQL) each(f func(string) string) SQL {
 	for _, sql := range []*string{
 		&s.insert, &s.insertMarked, &s.insertTimed, &s.insertTimedMarked, &s.read, &s.forget, &s.reserve, &s.reserveTimed,
 		&s.takeOver, &s.confirm, &s.confirmMarked, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.open, &s.store,
 	} {
-		*sql = strings.Replace(*sql, marker, quoted, 1)
+		*sql = f(*sql)
 	}
 	return s
 }
@@ -152,7 +162,7 @@ func (s SQL) on(name pg.Name) SQL {
 // Texts returns every statement, each once, for tests that prepare them on a server.
 func (s SQL) Texts() []string {
 	return []string{
-		s.insert, s.insertMarked, s.insertTimed, s.insertTimedMarked, s.read, windowSQL, s.forget, limitSQL, unlimitSQL,
+		s.insert, s.insertMarked, s.insertTimed, s.insertTimedMarked, s.read, pinnedWindow, s.forget, pinnedLimit, pinnedUnlimit,
 		s.reserve, s.reserveTimed, s.takeOver, s.confirm, s.confirmMarked, s.fail, s.extend, s.end, s.release, s.void, s.open, s.store,
 	}
 }

@@ -123,15 +123,15 @@ func TestRunUnit(t *testing.T) {
 		// After a lost COMMIT the next claim settles it.
 		{
 			"lost, and it took place",
-			[]turn{gone, {row: done(), own: true}},
+			[]turn{gone, {row: done(), own: true, id: 7}},
 			nil, 3,
-			want{Executed, nil, false, 1, lost + "BEGIN INSERT SELECT SELECT ROLLBACK"},
+			want{Executed, nil, false, 1, lost + "BEGIN INSERT SELECT ROLLBACK"},
 		},
 		{
 			"lost, and somebody else was faster",
 			[]turn{gone, {row: done()}},
 			nil, 3,
-			want{Duplicate, nil, false, 1, lost + "BEGIN INSERT SELECT SELECT ROLLBACK"},
+			want{Duplicate, nil, false, 1, lost + "BEGIN INSERT SELECT ROLLBACK"},
 		},
 		{"lost, and it did not", []turn{gone, free}, nil, 3, want{Executed, nil, false, 2, lost + first}},
 		{
@@ -158,10 +158,10 @@ func TestRunUnit(t *testing.T) {
 			"lost, and another holds the key",
 			[]turn{gone, {row: &Record{Leased: true}}},
 			nil, 3,
-			want{0, []error{ErrInProgress}, false, 1, lost + "BEGIN INSERT SELECT SELECT ROLLBACK"},
+			want{0, []error{ErrInProgress}, false, 1, lost + "BEGIN INSERT SELECT ROLLBACK"},
 		},
 		{"lost, and no row is no answer", []turn{gone, {}, {}, {}}, nil, 3, want{
-			0, []error{errHidden, errGone}, true, 1, strings.TrimSpace(lost + strings.Repeat("BEGIN INSERT SELECT SELECT ROLLBACK ", 3)),
+			0, []error{errHidden, errGone}, true, 1, strings.TrimSpace(lost + strings.Repeat("BEGIN INSERT SELECT ROLLBACK ", 3)),
 		}},
 		{
 			"lost, and nothing can be asked",
@@ -172,9 +172,9 @@ func TestRunUnit(t *testing.T) {
 		{"lost, and no try is left", []turn{gone}, nil, 1, want{0, []error{errGone}, true, 1, first}},
 		{
 			"lost twice",
-			[]turn{gone, gone, {row: done(), own: true}},
+			[]turn{gone, gone, {row: done(), own: true, id: 7}},
 			nil, 3,
-			want{Executed, nil, false, 2, lost + lost + "BEGIN INSERT SELECT SELECT ROLLBACK"},
+			want{Executed, nil, false, 2, lost + lost + "BEGIN INSERT SELECT ROLLBACK"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestRunUnit(t *testing.T) {
 			cl.Tries = c.tries
 			db := &fakeDB{t: t, claim: cl, turns: c.turns}
 			calls := 0
-			res, err := Run(t.Context(), db, cl, func(context.Context) error {
+			res, err := Run(t.Context(), db, cl, func(context.Context, pg.Tx) error {
 				if calls++; calls <= len(c.fn) {
 					return c.fn[calls-1]
 				}
@@ -216,7 +216,7 @@ func TestRunEndsUnit(t *testing.T) {
 						err = p.(error)
 					}
 				}()
-				return Run(ctx, db, cl, func(context.Context) error { c.fn(cancel); return nil })
+				return Run(ctx, db, cl, func(context.Context, pg.Tx) error { c.fn(cancel); return nil })
 			}()
 			want{0, []error{c.err}, false, 0, "BEGIN INSERT ROLLBACK"}.require(t, db, Result{}, err, 0)
 		})
@@ -304,8 +304,8 @@ func TestDoUnit(t *testing.T) {
 			want{0, []error{errTimeout}, false, 0, "SAVEPOINT fail"},
 		},
 	} {
-		for _, needsXID := range []bool{false, true} {
-			t.Run(c.name+map[bool]string{true: ", with an id", false: ""}[needsXID], func(t *testing.T) {
+		for _, needsMark := range []bool{false, true} {
+			t.Run(c.name+map[bool]string{true: ", with a mark", false: ""}[needsMark], func(t *testing.T) {
 				t.Parallel()
 				cl := fakeClaim(t)
 				cl.MaxWait = c.wait
@@ -316,8 +316,8 @@ func TestDoUnit(t *testing.T) {
 					script.fails[k] = v
 				}
 				calls := 0
-				tx := &fakeTx{turn: script, db: db, needsXID: needsXID}
-				res, err := Do(t.Context(), tx, cl, func(context.Context) error { calls++; return c.fn })
+				tx := &fakeTx{turn: script, db: db, needsMark: needsMark}
+				res, err := Do(t.Context(), tx, cl, func(context.Context, pg.Tx) error { calls++; return c.fn })
 				c.require(t, db, res, err, calls)
 			})
 		}
@@ -338,11 +338,11 @@ func TestFinishUnit(t *testing.T) {
 		want
 	}{
 		{"confirmed", []turn{free}, nil, want{0, nil, false, 1, once}},
-		{"lease is lost", []turn{{}}, nil, want{0, []error{ErrLostLease}, false, 0, "BEGIN UPDATE ROLLBACK"}},
+		{"lease is lost", []turn{{}}, nil, want{0, []error{ErrLostLease}, false, 0, "BEGIN UPDATE SELECT ROLLBACK"}},
 		{"fn fails", []turn{free}, []error{errFn}, want{0, []error{errFn}, false, 1, "BEGIN UPDATE ROLLBACK"}},
 		{
 			"lost, and it took place",
-			[]turn{gone, {row: mine}},
+			[]turn{gone, {row: mine, own: true, id: 7}},
 			nil,
 			want{0, nil, false, 1, once + " BEGIN UPDATE SELECT ROLLBACK"},
 		},
@@ -382,7 +382,7 @@ func TestFinishUnit(t *testing.T) {
 			cl := fakeClaim(t)
 			db := &fakeDB{t: t, claim: cl, turns: c.turns}
 			calls := 0
-			err := cl.Finish(t.Context(), db, Lease{Attempt: 2, Born: 5}, nil, func(context.Context) error {
+			err := cl.Finish(t.Context(), db, Lease{Attempt: 2, Born: 5}, nil, func(context.Context, pg.Tx) error {
 				if calls++; calls <= len(c.fn) {
 					return c.fn[calls-1]
 				}

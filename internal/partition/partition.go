@@ -95,11 +95,11 @@ func (r *run) makeOnce(ctx context.Context) ([]pg.Name, error) {
 }
 
 // expiredSQL lists the partitions whose weeks lie before now less $2 microseconds, and those that are half detached.
-const expiredSQL = `
+var expiredSQL = pg.Pin(`
 SELECT nspname::text, relname::text, pending, coalesce(to_char(low, 'YYYY-MM-DD'), '')
   FROM (` + schema.RangesSQL + `) AS parts
  WHERE pending OR high <= (clock_timestamp() - $2::int8 * interval '1 microsecond') AT TIME ZONE 'UTC'
- ORDER BY low`
+ ORDER BY low`)
 
 type part struct {
 	name    pg.Name
@@ -230,7 +230,7 @@ func (r *run) attach(ctx context.Context, o schema.Orphan) error {
 }
 
 // attachedSQL tells whether another run has made a table a partition again. To drop it then would lock the parent.
-const attachedSQL = `SELECT relispartition FROM pg_catalog.pg_class WHERE oid = to_regclass($1::text)`
+var attachedSQL = pg.Pin(`SELECT relispartition FROM pg_catalog.pg_class WHERE oid = to_regclass($1::text)`)
 
 func (r *run) dropUnlessOpen(ctx context.Context, name pg.Name) (attached, open bool, err error) {
 	tx, err := r.db.Begin(ctx, &pg.Stmt{SQL: "LOCK TABLE " + name.Quoted() + " IN ACCESS EXCLUSIVE MODE"})

@@ -42,7 +42,7 @@ func TestFailUnit(t *testing.T) {
 			require.NoError(t, tx.Conn().PgConn().Conn().Close())
 			_, err := tx.Exec(t.Context(), "anything")
 			require.Error(t, err)
-		}, closed: true},
+		}, err: ErrLost, closed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -27,26 +27,26 @@ const expiredSQL = `
 
 // deleteSQL deletes, and does not lock first: a claim of such a key waits for the transaction, and runs when it commits. Of
 // a row that is only locked it would be told that it is there.
-const deleteSQL = `
-DELETE FROM /*table*/processed_events` + expiredSQL
+var deleteSQL = pg.Pin(`
+DELETE FROM /*table*/processed_events` + expiredSQL)
 
-const countSQL = `
-SELECT count(*)::int8 FROM /*table*/processed_events` + expiredSQL
+var countSQL = pg.Pin(`
+SELECT count(*)::int8 FROM /*table*/processed_events` + expiredSQL)
 
 // findSQL measures a table, or the largest of a partitioned table's leaves, for a range of pages means the same range of
 // each. pg_partition_tree is empty for a table that has no part in partitioning, and a partitioned table itself has no pages.
 // The last column is for a caller that has not said that the layout is Weekly, whose keys may be longer in their window than
 // the age of their rows says.
-const findSQL = `
+var findSQL = pg.Pin(`
 SELECT c.oid::int8, max(pg_relation_size(part.oid) / current_setting('block_size')::int8)::int8, count(*)::int8,
        EXISTS (SELECT FROM pg_catalog.pg_partitioned_table WHERE partrelid = c.oid AND partstrat = 'r')
   FROM pg_catalog.pg_class AS c
  CROSS JOIN LATERAL (SELECT c.oid UNION SELECT relid::oid FROM pg_partition_tree(c.oid) WHERE isleaf) AS part (oid)
  WHERE c.oid = to_regclass($1::text) AND c.relkind IN ('r', 'p')
- GROUP BY c.oid`
+ GROUP BY c.oid`)
 
 // lockSQL keeps other purges of the table away for as long as the transaction lasts.
-const lockSQL = `SELECT pg_try_advisory_xact_lock($1::int4, $2::int8::oid::int4)`
+var lockSQL = pg.Pin(`SELECT pg_try_advisory_xact_lock($1::int4, $2::int8::oid::int4)`)
 
 // giveWaySQL bounds the wait for a row that somebody else has locked. Meanwhile claims of keys that the batch has deleted
 // already wait, too. It's less than the server waits before it looks for deadlocks, so that it is the purge that gives way.

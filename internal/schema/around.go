@@ -9,7 +9,7 @@ import (
 
 // aroundSQL lists what others have attached to the table $1 and its partitions: what can change, keep or delete a row.
 // tgtype: 2 before, 4 insert, 8 delete, 16 update. ev_type 1 is SELECT.
-const aroundSQL = `
+var aroundSQL = pg.Pin(`
 WITH rels AS (
   SELECT c.oid, c.relname, n.nspname
     FROM pg_catalog.pg_class AS c
@@ -51,7 +51,7 @@ SELECT 'parent', n.nspname::text, c.relname::text, ''
   JOIN pg_catalog.pg_class AS c ON c.oid = i.inhparent
   JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
  WHERE i.inhrelid = $1::int8::oid
- ORDER BY 1, 2, 3, 4`
+ ORDER BY 1, 2, 3, 4`)
 
 // around reports what others have attached to the table.
 func (v *verifier) around(ctx context.Context, conn pg.Conn, oid int64) error {

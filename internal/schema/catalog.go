@@ -10,7 +10,7 @@ import (
 
 // relationsSQL finds what a name stands for: where it has no schema ($1 = ”), everything of that name on the search
 // path, the first that SQL would take first, and behind it what stands in other schemas.
-const relationsSQL = `
+var relationsSQL = pg.Pin(`
 SELECT c.oid::int8, n.nspname::text, c.relkind::text, c.relpersistence::text,
        coalesce(obj_description(c.oid, 'pg_class'), ''),
        coalesce(array_position(current_schemas(false), n.nspname), 0)::int8,
@@ -21,7 +21,7 @@ SELECT c.oid::int8, n.nspname::text, c.relkind::text, c.relpersistence::text,
   FROM pg_catalog.pg_class AS c
   JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
  WHERE c.relname = $2::text AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND ($1::text = '' OR n.nspname = $1::text)
- ORDER BY coalesce(array_position(current_schemas(false), n.nspname), 1000000), n.nspname`
+ ORDER BY coalesce(array_position(current_schemas(false), n.nspname), 1000000), n.nspname`)
 
 type relation struct {
 	oid                          int64
@@ -61,8 +61,11 @@ func lookUp(ctx context.Context, conn pg.Conn, name pg.Name) (found, error) {
 	return f, nil
 }
 
-const columnsSQL = `
-SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+// columnsSQL lists the columns. A type has its schema, whatever the search path says, unless it is PostgreSQL's own.
+var columnsSQL = pg.Pin(`
+SELECT a.attname::text,
+       CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace THEN replace(format_type(a.atttypid, a.atttypmod), 'pg_catalog.', '')
+            ELSE t.typnamespace::regnamespace::text || '.' || t.typname END, a.attnotnull,
        CASE WHEN co.collnamespace = 'pg_catalog'::regnamespace THEN '' ELSE coalesce(co.collnamespace::regnamespace::text || '.', '') END
          || coalesce(co.collname::text, ''),
        coalesce(co.collisdeterministic, true), a.attgenerated <> '' OR a.attidentity <> '', a.atthasdef,
@@ -71,10 +74,11 @@ SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull,
                 WHERE dep.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass::oid AND dep.objid = d.oid
                   AND dep.refclassid <> 'pg_catalog.pg_class'::pg_catalog.regclass::oid)
   FROM pg_catalog.pg_attribute AS a
+  JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
   LEFT JOIN pg_catalog.pg_collation AS co ON co.oid = a.attcollation
   LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
  WHERE a.attrelid = $1::int8::oid AND a.attnum > 0 AND NOT a.attisdropped
- ORDER BY a.attnum`
+ ORDER BY a.attnum`)
 
 type column struct {
 	name, kind    string
@@ -104,7 +108,7 @@ func columns(ctx context.Context, conn pg.Conn, oid int64) (map[string]column, e
 }
 
 // indexesSQL lists the unique indexes, a row for each of their key columns (” is an expression).
-const indexesSQL = `
+var indexesSQL = pg.Pin(`
 SELECT ix.indexrelid::int8, ic.relname::text, i.ord::int8, coalesce(a.attname::text, ''),
        ix.indisvalid, ix.indisready, ix.indimmediate, ix.indpred IS NOT NULL,
        coalesce(con.conname::text, ''), coalesce(pg_get_constraintdef(con.oid), ''),
@@ -112,12 +116,12 @@ SELECT ix.indexrelid::int8, ic.relname::text, i.ord::int8, coalesce(a.attname::t
          || coalesce(co.collname::text, '')
   FROM pg_catalog.pg_index AS ix
   JOIN pg_catalog.pg_class AS ic ON ic.oid = ix.indexrelid
- CROSS JOIN LATERAL unnest(ix.indkey::int2[], ix.indcollation::oid[]) WITH ORDINALITY AS i (attnum, coll, ord)
+ CROSS JOIN LATERAL ROWS FROM (unnest(ix.indkey::int2[]), unnest(ix.indcollation::oid[])) WITH ORDINALITY AS i (attnum, coll, ord)
   LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = ix.indrelid AND a.attnum = i.attnum AND i.attnum > 0
   LEFT JOIN pg_catalog.pg_constraint AS con ON con.conindid = ix.indexrelid AND con.contype IN ('p', 'u')
   LEFT JOIN pg_catalog.pg_collation AS co ON co.oid = i.coll
  WHERE ix.indrelid = $1::int8::oid AND ix.indisunique AND i.ord <= ix.indnkeyatts
- ORDER BY ix.indexrelid, i.ord`
+ ORDER BY ix.indexrelid, i.ord`)
 
 type index struct {
 	name                             string

@@ -8,13 +8,13 @@ import (
 )
 
 // partitioningSQL reads how a table is partitioned. Columns that are expressions have no name.
-const partitioningSQL = `
+var partitioningSQL = pg.Pin(`
 SELECT p.partstrat::text, pg_get_partkeydef(p.partrelid), p.partdefid <> 0,
        coalesce((SELECT bool_and(coalesce(a.attname IN ('key', 'operation', 'source'), false))
                    FROM unnest(p.partattrs::int2[]) AS k (attnum)
                    LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = k.attnum AND k.attnum > 0), false)
   FROM pg_catalog.pg_partitioned_table AS p
- WHERE p.partrelid = $1::int8::oid`
+ WHERE p.partrelid = $1::int8::oid`)
 
 type partitioning struct {
 	strategy   string // "h", "r", "l"; "": none
@@ -24,7 +24,7 @@ type partitioning struct {
 }
 
 // partitionsSQL lists the partitions. Bounds are read from what the server prints.
-const partitionsSQL = `
+var partitionsSQL = pg.Pin(`
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, i.inhdetachpending,
        coalesce(substring(b.bound from 'modulus ([0-9]+)'), '0')::int8, coalesce(substring(b.bound from 'remainder ([0-9]+)'), '0')::int8
   FROM pg_catalog.pg_inherits AS i
@@ -32,7 +32,7 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relpers
   JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
  CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bound) AS b
  WHERE i.inhparent = $1::int8::oid
- ORDER BY c.relname`
+ ORDER BY c.relname`)
 
 type partition struct {
 	oid                int64
@@ -44,7 +44,7 @@ type partition struct {
 
 // partitionIndexesSQL lists what is odd among the unique indexes of the partitions: those that belong to an index of the
 // table and are not valid, and those that do not belong to one, unless they hold the whole key.
-const partitionIndexesSQL = `
+var partitionIndexesSQL = pg.Pin(`
 SELECT n.nspname::text, c.relname::text, ic.relname::text, ix.indisvalid AND ix.indisready
   FROM pg_catalog.pg_inherits AS i
   JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
@@ -56,7 +56,7 @@ SELECT n.nspname::text, c.relname::text, ic.relname::text, ix.indisvalid AND ix.
         OR NOT EXISTS (SELECT FROM pg_catalog.pg_inherits AS h WHERE h.inhrelid = ix.indexrelid)
            AND (SELECT count(*) FROM pg_catalog.pg_attribute AS a
                  WHERE a.attrelid = c.oid AND a.attnum = ANY (ix.indkey::int2[]) AND a.attname IN ('key', 'operation', 'source')) < 3)
- ORDER BY c.relname, ic.relname`
+ ORDER BY c.relname, ic.relname`)
 
 // partitioningOf returns how a table is partitioned, and its partitions.
 func partitioningOf(ctx context.Context, conn pg.Conn, oid int64) (by partitioning, parts []partition, err error) {

@@ -38,7 +38,8 @@ var (
 // migrations returns the SQL of one version after the other, the first of version 1; empty where a version has nothing
 // for the layout.
 func (t Table) migrations() []string {
-	on := func(sql string) string { return strings.ReplaceAll(sql, marker, t.Name.Quoted()) }
+	// Pinned, for a CHECK or a default keeps for ever what was found for its operators and functions at its creation.
+	on := func(sql string) string { return strings.ReplaceAll(pg.Pin(sql), marker, t.Name.Quoted()) }
 	n := t.Layout.Partitions()
 	switch {
 	case t.Layout == Weekly:
@@ -63,7 +64,7 @@ func DDL(t Table) string {
 // lockSQL lets one migration run at a time in a database. The id is the first eight bytes of SHA-256("pgonce migrate"), less the sign.
 // Why not rely on IF NOT EXISTS: PostgreSQL looks and creates in two steps, so that of several sessions at once all but
 // one fail with 23505 on an index of pg_catalog (pg_type_typname_nsp_index).
-const lockSQL = `SELECT pg_advisory_xact_lock($1::int8)`
+var lockSQL = pg.Pin(`SELECT pg_advisory_xact_lock($1::int8)`)
 
 const lockID int64 = 0x1b2ed6e2c30d6515
 

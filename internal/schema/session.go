@@ -8,7 +8,7 @@ import (
 
 const asyncCommit = "asynchronous commit"
 
-const sessionSQL = `SELECT pg_catalog.current_setting('synchronous_commit')`
+var sessionSQL = pg.Pin(`SELECT pg_catalog.current_setting('synchronous_commit')`)
 
 // Session returns what keeps the settings of the current session from being enough for the promise, whatever the table.
 func Session(ctx context.Context, conn pg.Conn) ([]Problem, error) {

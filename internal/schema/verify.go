@@ -73,13 +73,13 @@ func (l Layout) columnTypes() []columnSpec {
 }
 
 var columnTypes = []columnSpec{
-	{"source", "text", `text COLLATE "C" NOT NULL`},
-	{"operation", "text", `text COLLATE "C" NOT NULL`},
-	{"key", "text", `text COLLATE "C" NOT NULL`},
-	{"processed_at", "timestamp with time zone", "timestamptz NOT NULL DEFAULT now()"},
-	{"payload_hash", "bytea", "bytea"},
-	{"value", "bytea", "bytea"},
-	{"lease_until", "timestamp with time zone", "timestamptz"},
+	{"source", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
+	{"operation", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
+	{"key", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
+	{"processed_at", "timestamp with time zone", "pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()"},
+	{"payload_hash", "bytea", "pg_catalog.bytea"},
+	{"value", "bytea", "pg_catalog.bytea"},
+	{"lease_until", "timestamp with time zone", "pg_catalog.timestamptz"},
 	{"attempt", "integer", "integer NOT NULL DEFAULT 1"},
 	{"failed", "boolean", "boolean NOT NULL DEFAULT false"},
 	{"token", "bigint", "bigint"},
@@ -253,7 +253,7 @@ func (v *verifier) columns(cols map[string]column) {
 				why = "which is not deterministic: it takes different keys for equal"
 			}
 			v.alter(collation, fmt.Sprintf("the column %s has the collation %s, %s", want.name, pg.Quote(c.collation), why),
-				`ALTER COLUMN %s TYPE text COLLATE "C"`, pg.Quote(want.name))
+				`ALTER COLUMN %s TYPE pg_catalog.text COLLATE pg_catalog."C"`, pg.Quote(want.name))
 		}
 	}
 }
@@ -268,6 +268,9 @@ var claimDefaults = map[string][]string{
 	"failed":       {"false"},
 }
 
+// unqualified is an expression as the catalog prints it where nobody's schema or setting changes that.
+func unqualified(expr string) string { return strings.NewReplacer(`"`, "", "pg_catalog.", "").Replace(expr) }
+
 // defaults looks at what a claim leaves to the table: three columns have a default, three must not, and there must be
 // nothing else that has to be given.
 func (v *verifier) defaults(cols map[string]column) {
@@ -280,9 +283,9 @@ func (v *verifier) defaults(cols map[string]column) {
 		switch {
 		case !ok || c.generated:
 		case !c.hasDefault:
-			v.alter(columnDefault, "the column "+name+" has no default, and a claim does not set it", "ALTER COLUMN %s SET DEFAULT %s", pg.Quote(name), want[0])
-		case c.foreignDef || !slices.Contains(want, strings.ReplaceAll(c.def, `"`, "")):
-			v.alter(columnDefault, "the default of the column "+name+" is not "+want[0]+": it would say of every claim what is not so", "ALTER COLUMN %s SET DEFAULT %s", pg.Quote(name), want[0])
+			v.alter(columnDefault, "the column "+name+" has no default, and a claim does not set it", "ALTER COLUMN %s SET DEFAULT %s", pg.Quote(name), pg.Pin(want[0]))
+		case c.foreignDef || !slices.Contains(want, unqualified(c.def)):
+			v.alter(columnDefault, "the default of the column "+name+" is not "+want[0]+": it would say of every claim what is not so", "ALTER COLUMN %s SET DEFAULT %s", pg.Quote(name), pg.Pin(want[0]))
 		}
 	}
 	for _, name := range []string{"payload_hash", "value", "lease_until"} {

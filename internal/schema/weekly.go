@@ -17,8 +17,8 @@ const (
 )
 
 var weeklyTypes = []columnSpec{
-	{"event_time", "timestamp with time zone", "timestamptz NOT NULL"},
-	{"bucket", "date", "date NOT NULL"},
+	{"event_time", "timestamp with time zone", "pg_catalog.timestamptz NOT NULL"},
+	{"bucket", "date", "pg_catalog.date NOT NULL"},
 }
 
 // RangesSQL lists the partitions by range of the table $1. Why not read the bounds in Go: they are printed by the session's
@@ -37,7 +37,7 @@ SELECT c.oid, n.nspname, c.relname, i.inhdetachpending AS pending,
 // weeksSQL lists the weeks from the one in which the retention ($2, microseconds) begins to $3 weeks from now, by the
 // database's clock, and says of each whether it has a partition, and whether all partitions are of earlier weeks, or of later
 // ones, and whether it is still without keys: it begins in more than a day, which no key's time may, and no partition is there.
-const weeksSQL = `
+var weeksSQL = pg.Pin(`
 WITH parts AS (` + RangesSQL + `),
      span AS (SELECT date_trunc('week', (clock_timestamp() - $2::int8 * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS oldest,
                      date_trunc('week', clock_timestamp() AT TIME ZONE 'UTC')::date AS monday),
@@ -48,7 +48,7 @@ SELECT to_char(week, 'YYYY-MM-DD'), to_char(week + 7, 'YYYY-MM-DD'),
        coalesce(week < (SELECT min(low) FROM parts WHERE NOT pending), false),
        week > clock_timestamp() AT TIME ZONE 'UTC' + interval '1 day' AND NOT EXISTS (SELECT FROM parts WHERE low < week + 7 AND week < high)
   FROM weeks
- ORDER BY week`
+ ORDER BY week`)
 
 type week struct {
 	from, to             string
@@ -112,18 +112,17 @@ func attachWeek(table pg.Name, w week) string {
 }
 
 // orphansSQL lists the tables beside $1 that were made as its partitions and are none.
-const orphansSQL = `
+var orphansSQL = pg.Pin(`
 SELECT o.name, o.week::text, pg_catalog.to_char((o.week::date + 7)::timestamp, 'YYYY-MM-DD'::text), o.marked,
-       (o.week::date + 7)::timestamp <= pg_catalog.timezone('UTC'::text, pg_catalog.clock_timestamp()
-         - pg_catalog.make_interval(secs => ($2::int8)::float8 / 1000000::float8))
-  FROM (SELECT c.relname::text AS name, pg_catalog."substring"(d.comment, '[0-9]{4}-[0-9]{2}-[0-9]{2}'::text) AS week,
+       (o.week::date + 7)::timestamp <= timezone('UTC', clock_timestamp() - $2::int8 * interval '1 microsecond')
+  FROM (SELECT c.relname::text AS name, substring(d.comment from '[0-9]{4}-[0-9]{2}-[0-9]{2}') AS week,
                d.comment ~ ', being dropped$'::text AS marked
           FROM pg_catalog.pg_class AS c
          CROSS JOIN LATERAL (SELECT pg_catalog.obj_description(c.oid, 'pg_class'::name) AS comment) AS d
          WHERE c.relnamespace = (SELECT t.relnamespace FROM pg_catalog.pg_class AS t WHERE t.oid = $1::int8::oid)
            AND c.relkind = 'r' AND NOT c.relispartition
            AND d.comment ~ '^pgonce dedup partition, week [0-9]{4}-[0-9]{2}-[0-9]{2}(, being dropped)?$'::text) AS o
- ORDER BY o.week`
+ ORDER BY o.week`)
 
 // Orphan is a table that was made as a partition and is none: it was detached and not dropped, or never attached.
 type Orphan struct {
@@ -223,7 +222,7 @@ type missingWeek struct {
 
 // weeksLockSQL lets one at a time make partitions, Migrate or Maintain: two that see the same week missing would both create
 // its table.
-const weeksLockSQL = `SELECT pg_advisory_xact_lock($1::int8)`
+var weeksLockSQL = pg.Pin(`SELECT pg_advisory_xact_lock($1::int8)`)
 
 // weeksLockID is the first eight bytes of SHA-256("pgonce partitions"), less the sign and the room for a table's oid.
 const weeksLockID int64 = 0x3ad9c4b100000000
@@ -255,12 +254,17 @@ func MakeWeeks(ctx context.Context, tx pg.Conn, t Table, oid int64) (made []pg.N
 	return made, nil
 }
 
-// checksSQL lists the CHECKs of a table.
-const checksSQL = `
-SELECT conname::text, pg_get_expr(conbin, conrelid), convalidated
-  FROM pg_catalog.pg_constraint
+// checksSQL lists the CHECKs of a table. The text of one with an operator or a function that is not PostgreSQL's own is not
+// told: it may read as the one that is meant.
+var checksSQL = pg.Pin(`
+SELECT conname::text,
+       CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_depend AS d
+                          WHERE d.classid = 'pg_catalog.pg_constraint'::regclass AND d.objid = c.oid
+                            AND d.refclassid IN ('pg_catalog.pg_proc'::regclass, 'pg_catalog.pg_operator'::regclass))
+            THEN '' ELSE pg_get_expr(conbin, conrelid) END, convalidated
+  FROM pg_catalog.pg_constraint AS c
  WHERE conrelid = $1::int8::oid AND contype = 'c'
- ORDER BY conname`
+ ORDER BY conname`)
 
 // proofs are the CHECKs that make the bucket a function of the key; each by its name in the DDL.
 var proofs = []struct{ name, without string }{
@@ -270,14 +274,14 @@ var proofs = []struct{ name, without string }{
 
 // proof returns the CHECK from the DDL, without its name.
 func proof(name string) string {
-	_, check, _ := strings.Cut(weekly0001, "CONSTRAINT "+name+" ")
+	_, check, _ := strings.Cut(pg.Pin(weekly0001), "CONSTRAINT "+name+" ")
 	for _, end := range []string{",\n  CONSTRAINT", "\n) PARTITION BY"} {
 		check, _, _ = strings.Cut(check, end)
 	}
 	return check
 }
 
-var insignificant = regexp.MustCompile(`--.*|::text|::numeric|[\s()"]+`)
+var insignificant = regexp.MustCompile(`--.*|::(pg_catalog\.)?(text|numeric)|OPERATOR\(|pg_catalog\.|[\s()"]+`)
 
 // normal strips an expression of what a server adds when it prints it, so that the text of the DDL and the catalog's can
 // be compared. Two expressions that differ only in parentheses or quotes would be taken for equal; nobody writes that by accident.
