@@ -100,6 +100,7 @@ func FuzzKeysDiffer(f *testing.F) {
 	f.Add("s", "o", "%sha256:"+strings.Repeat("0", 64), "", "s", "o", "a", "", false, true)
 	f.Add("s/o", "p", "a", "", "s", "o/p", "a", "", false, false)
 	f.Add("s", "o", "%", "25", "s", "o", "%25", "", false, false)
+	f.Add("s", "o", "a/b", "", "s", "o", "a%2Fb", "", false, false)
 	f.Fuzz(func(t *testing.T, s1, o1, a1, b1, s2, o2, a2, b2 string, h1, h2 bool) {
 		key := func(s, o, a, b string, hashed bool) idem.Key {
 			parts := []string{a, b}

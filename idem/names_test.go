@@ -76,6 +76,13 @@ func TestLeastRights(t *testing.T) {
 		require.ErrorAs(t, dedup.Verify(t.Context(), poor), &bad)
 		require.Equal(t, "rights missing", bad.Problems[0].Kind)
 	}
+	// These are not needed by every call. Verify says so before the first one that needs them.
+	for _, missing := range []string{"UPDATE", "DELETE"} {
+		poor := asRole(t, pool, `GRANT SELECT, INSERT, UPDATE, DELETE ON processed_events TO {role}; REVOKE `+missing+` ON processed_events FROM {role}`)
+		var bad *dedup.VerifyError
+		require.ErrorAs(t, dedup.Verify(t.Context(), poor), &bad, missing)
+		require.Equal(t, "rights missing", bad.Problems[0].Kind)
+	}
 }
 
 // everyMove makes each statement of reservations and values once.

@@ -59,7 +59,7 @@ func (db *fakeDB) Begin(ctx context.Context, stmts ...*pg.Stmt) (pg.OwnTx, error
 // fakeTx is one of them, or a caller's.
 type fakeTx struct {
 	turn
-	db       *fakeDB
+	db        *fakeDB
 	needsMark bool
 	over      bool // it was committed or rolled back
 }

@@ -269,7 +269,9 @@ var claimDefaults = map[string][]string{
 }
 
 // unqualified is an expression as the catalog prints it where nobody's schema or setting changes that.
-func unqualified(expr string) string { return strings.NewReplacer(`"`, "", "pg_catalog.", "").Replace(expr) }
+func unqualified(expr string) string {
+	return strings.NewReplacer(`"`, "", "pg_catalog.", "").Replace(expr)
+}
 
 // defaults looks at what a claim leaves to the table: three columns have a default, three must not, and there must be
 // nothing else that has to be given.
