@@ -39,23 +39,23 @@ var mechanisms = []mechanism{
 	{
 		"One effect per key", "the primary key", []edit{
 			{"internal/schema/sql/0001_plain.sql", "  PRIMARY KEY (key, operation, source)", "  CHECK (key <> '')"},
-			{claimSQL, "$4::bytea)\nON CONFLICT (key, operation, source) DO NOTHING`", "$4::bytea)`"},
+			{claimSQL, "$4::bytea, $5::int8)\nON CONFLICT (key, operation, source) DO NOTHING`", "$4::bytea, $5::int8)`"},
 		}, "./idem", "^TestConformance$/^cache_statement$/^Concurrent$/^RunOneKey$",
 	},
 	{
 		"One effect per key", "fn runs only for the row that was inserted", []edit{
 			{"internal/claim/do.go", "if err != nil || !fresh {", "if err != nil || !fresh && fresh {"},
-			{"internal/claim/run.go", "	if xid == 0 {\n", "	if xid == 0 && tx == nil {\n"},
+			{"internal/claim/run.go", "	if !fresh {\n", "	if !fresh && tx == nil {\n"},
 		}, "./idem", "^TestConformance$/^cache_statement$/^Concurrent$/^RunOneKey$",
 	},
 	{
 		"Key and effect stand or fall together", "a failing fn fails the transaction", []edit{
-			{"internal/claim/do.go", "xid, fn, tx.Fail)", "xid, fn, func(context.Context) error { return nil })"},
+			{"internal/claim/do.go", "c.guard(fn), tx.Fail)", "c.guard(fn), func(context.Context) error { return nil })"},
 		}, "./idem", "^TestConformance$/^cache_statement$/^Failing$/^Do$",
 	},
 	{
 		"Key and effect stand or fall together", "a failing fn fails the transaction", []edit{
-			{"internal/claim/do.go", "xid, fn, tx.Fail)", "xid, fn, func(context.Context) error { return nil })"},
+			{"internal/claim/do.go", "c.guard(fn), tx.Fail)", "c.guard(fn), func(context.Context) error { return nil })"},
 		}, "./idem", "^TestCommitAfterFailure$",
 	},
 	{
@@ -78,27 +78,27 @@ var mechanisms = []mechanism{
 	},
 	{
 		"A lost reply to COMMIT", "whether", []edit{
-			{"internal/claim/claim.go", "	case m.isOwn:\n", "	case m.isOwn && m.own == nil:\n"},
+			{"internal/claim/claim.go", "	case r.holds(m.own):\n", "	case r.holds(m.own) && m.own == nil:\n"},
 		}, "./idem", "^TestLostCommit$",
 	},
 	{
 		"A lost reply to COMMIT", "by whom", []edit{
-			{"internal/claim/claim.go", "	case m.isOwn:\n", "	case m.own != nil:\n"},
+			{"internal/claim/claim.go", "	case r.holds(m.own):\n", "	case m.own != nil:\n"},
 		}, "./idem", "^TestLostCommitOfSomebodyElse$",
 	},
 	{
 		"A duplicate writes nothing", "DO NOTHING", []edit{
 			{
-				claimSQL, "$4::bytea)\nON CONFLICT (key, operation, source) DO NOTHING`",
-				"$4::bytea)\nON CONFLICT (key, operation, source) DO UPDATE SET source = EXCLUDED.source WHERE false`",
+				claimSQL, "$4::bytea, $5::int8)\nON CONFLICT (key, operation, source) DO NOTHING`",
+				"$4::bytea, $5::int8)\nON CONFLICT (key, operation, source) DO UPDATE SET source = EXCLUDED.source WHERE false`",
 			},
 		}, "./idem", "^TestDuplicatesWriteNothing$",
 	},
 	{
 		"A duplicate writes nothing", "DO NOTHING", []edit{
 			{
-				claimSQL, "$4::bytea)\nON CONFLICT (key, operation, source) DO NOTHING`",
-				"$4::bytea)\nON CONFLICT (key, operation, source) DO UPDATE SET source = EXCLUDED.source WHERE false`",
+				claimSQL, "$4::bytea, $5::int8)\nON CONFLICT (key, operation, source) DO NOTHING`",
+				"$4::bytea, $5::int8)\nON CONFLICT (key, operation, source) DO UPDATE SET source = EXCLUDED.source WHERE false`",
 			},
 		}, "./internal/claim", "^TestWAL$",
 	},
@@ -149,8 +149,8 @@ var mechanisms = []mechanism{
 	{
 		"Only what is done and has expired", "the insert that waits, and no look before it", []edit{
 			{
-				claimSQL, "VALUES ($1::text, $2::text, $3::text, $4::bytea)\nON CONFLICT (key, operation, source) DO NOTHING`",
-				"SELECT $1::text, $2::text, $3::text, $4::bytea\n" +
+				claimSQL, "VALUES ($1::text, $2::text, $3::text, $4::bytea, $5::int8)\nON CONFLICT (key, operation, source) DO NOTHING`",
+				"SELECT $1::text, $2::text, $3::text, $4::bytea, $5::int8\n" +
 					" WHERE NOT EXISTS (SELECT FROM processed_events WHERE key = $3::text FOR UPDATE)\n" +
 					"ON CONFLICT (key, operation, source) DO NOTHING`",
 			},
@@ -170,8 +170,8 @@ var mechanisms = []mechanism{
 		"In partitions, too", "the week is a function of the time", []edit{
 			{
 				"internal/claim/weekly.go",
-				"date_trunc('week', e.at AT TIME ZONE 'UTC')::date\n  FROM (SELECT timestamptz 'epoch' + $5",
-				"date_trunc('week', e.at)::date\n  FROM (SELECT timestamptz 'epoch' + $5",
+				"date_trunc('week', e.at AT TIME ZONE 'UTC')::date, $8",
+				"date_trunc('week', e.at)::date, $8",
 			},
 		}, "./idem", "^TestWeeklyBoundary$",
 	},

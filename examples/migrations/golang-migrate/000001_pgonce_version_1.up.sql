@@ -4,13 +4,13 @@
 -- Takes milliseconds. Nothing in it needs to be run ahead of time. Safe to run again.
 -- Older versions of the library: none.
 CREATE TABLE IF NOT EXISTS "processed_events" (
-  source       text COLLATE "C" NOT NULL CHECK (octet_length(source) BETWEEN 1 AND 255),
-  operation    text COLLATE "C" NOT NULL CHECK (octet_length(operation) BETWEEN 1 AND 255),
-  key          text COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 1024),
-  processed_at timestamptz NOT NULL DEFAULT now(),
-  payload_hash bytea CHECK (octet_length(payload_hash) = 32),
-  value        bytea,
-  lease_until  timestamptz,                       -- NULL: done
+  source       pg_catalog.text COLLATE pg_catalog."C" NOT NULL CHECK (pg_catalog.octet_length(source) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.octet_length(source) OPERATOR(pg_catalog.<=) 255),
+  operation    pg_catalog.text COLLATE pg_catalog."C" NOT NULL CHECK (pg_catalog.octet_length(operation) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.octet_length(operation) OPERATOR(pg_catalog.<=) 255),
+  key          pg_catalog.text COLLATE pg_catalog."C" NOT NULL CHECK (pg_catalog.octet_length(key) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.octet_length(key) OPERATOR(pg_catalog.<=) 1024),
+  processed_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
+  payload_hash pg_catalog.bytea CHECK (pg_catalog.octet_length(payload_hash) OPERATOR(pg_catalog.=) 32),
+  value        pg_catalog.bytea,
+  lease_until  pg_catalog.timestamptz,            -- NULL: done
   attempt      integer NOT NULL DEFAULT 1,
   failed       boolean NOT NULL DEFAULT false,
   -- The guarantee. The key comes first, for it alone tells most rows apart: a smaller index, and faster claims, than
