@@ -3,40 +3,43 @@
 -- purge of the table is running it ends at once. Whatever the role's default is, it works at READ COMMITTED.
 DO $pgonce$
 DECLARE
-  page  int8 := 0;
-  pages int8;  -- of the table, or of the largest of its partitions
-  span  int8;
-  gone  int8 := 0;
-  n     int8;
-  begun timestamptz;
+  page  bigint := 0;
+  pages bigint;  -- of the table, or of the largest of its partitions
+  span  bigint;
+  gone  bigint := 0;
+  n     bigint;
+  begun timestamp with time zone;
   took  interval := '0';
 BEGIN
-  IF EXISTS (SELECT FROM pg_partitioned_table WHERE partrelid = /*name*/'processed_events'::regclass AND partstrat = 'r') THEN
+  IF EXISTS (SELECT FROM pg_catalog.pg_partitioned_table
+              WHERE partrelid OPERATOR(pg_catalog.=) /*name*/'processed_events'::pg_catalog.regclass AND partstrat OPERATOR(pg_catalog.=) 'r') THEN
     RAISE EXCEPTION 'a table partitioned by range, as those of layout Weekly are, is not purged' USING ERRCODE = 'wrong_object_type';
   END IF;
-  SELECT max(pg_relation_size(part) / current_setting('block_size')::int8), greatest(8 / count(*), 1)
+  SELECT pg_catalog.max(pg_catalog.pg_relation_size(part) OPERATOR(pg_catalog./) pg_catalog.current_setting('block_size')::bigint),
+         greatest(8 OPERATOR(pg_catalog./) pg_catalog.count(*), 1)
     INTO pages, span
-    FROM (SELECT /*name*/'processed_events'::regclass
-          UNION SELECT relid FROM pg_partition_tree(/*name*/'processed_events'::regclass) WHERE isleaf) AS parts (part);
+    FROM (SELECT /*name*/'processed_events'::pg_catalog.regclass
+          UNION SELECT relid FROM pg_catalog.pg_partition_tree(/*name*/'processed_events'::pg_catalog.regclass) WHERE isleaf) AS parts (part);
   COMMIT;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
-  WHILE page < pages LOOP
-    EXIT WHEN NOT pg_try_advisory_xact_lock(/*class*/1, /*name*/'processed_events'::regclass::oid::int4);
-    PERFORM set_config('lock_timeout', '100ms', true);
-    PERFORM pg_sleep(least(/*rest*/4 * extract(epoch FROM took), 1));
-    begun := clock_timestamp();
+  WHILE page OPERATOR(pg_catalog.<) pages LOOP
+    EXIT WHEN NOT pg_catalog.pg_try_advisory_xact_lock(/*class*/1, /*name*/'processed_events'::pg_catalog.regclass::pg_catalog.oid::integer);
+    PERFORM pg_catalog.set_config('lock_timeout', '100ms', true);
+    PERFORM pg_catalog.pg_sleep(least(/*rest*/4 OPERATOR(pg_catalog.*) extract(epoch FROM took), 1));
+    begun := pg_catalog.clock_timestamp();
     BEGIN
       DELETE FROM /*table*/processed_events
-       WHERE ctid >= format('(%s,0)', page)::tid AND ctid < format('(%s,0)', page + span)::tid
+       WHERE ctid OPERATOR(pg_catalog.>=) pg_catalog.format('(%s,0)', page)::pg_catalog.tid
+         AND ctid OPERATOR(pg_catalog.<) pg_catalog.format('(%s,0)', page OPERATOR(pg_catalog.+) span)::pg_catalog.tid
          AND lease_until IS NULL
-         AND processed_at < now() - /*keep*/3024000 * interval '1 second';
+         AND processed_at OPERATOR(pg_catalog.<) (pg_catalog.now() OPERATOR(pg_catalog.-) (/*keep*/3024000 OPERATOR(pg_catalog.*) interval '1 second'));
       GET DIAGNOSTICS n = ROW_COUNT;
-      gone := gone + n;
+      gone := gone OPERATOR(pg_catalog.+) n;
     EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
       NULL;
     END;
-    took := clock_timestamp() - begun;
-    page := page + span;
+    took := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) begun;
+    page := page OPERATOR(pg_catalog.+) span;
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
   END LOOP;
