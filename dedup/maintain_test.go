@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -241,8 +242,14 @@ func TestMaintainKilled(t *testing.T) {
 	if os.Getenv("PGONCE_LONG") == "" {
 		step = total / 3
 	}
-	broken, first := 0, 1+rand.IntN(step)
-	t.Logf("%d statements, every %dth from %d on", total, step, first)
+	seed := rand.Uint64()
+	if s := os.Getenv("PGONCE_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	broken, first := 0, 1+rand.New(rand.NewPCG(seed, 0)).IntN(step)
+	t.Logf("%d statements, every %dth from %d on; to replay: PGONCE_SEED=%d go test ./dedup -run '^%s$'", total, step, first, seed, t.Name())
 	for n := first; n <= total; n += step {
 		for _, mode := range []faultconn.Mode{faultconn.DropBefore, faultconn.DropReply} {
 			neglected(t, pool)

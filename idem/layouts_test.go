@@ -30,6 +30,7 @@ type traffic struct {
 	*testing.T
 	pool *pgxpool.Pool
 	ids  []string
+	rand *rand.Rand // of one goroutine
 
 	mu       sync.RWMutex
 	programs []program
@@ -40,7 +41,7 @@ type traffic struct {
 func newTraffic(t *testing.T, n int) *traffic {
 	cfg := pgtest.Config(t)
 	cfg.MaxConns = 8
-	tr := &traffic{T: t, pool: pgtest.PoolConfig(t, cfg)}
+	tr := &traffic{T: t, pool: pgtest.PoolConfig(t, cfg), rand: seeded(t)}
 	tr.exec(`CREATE TABLE effects (what text NOT NULL)`)
 	for i := range n {
 		// In the middle of a week and near its ends; with what Scope.Key escapes; with the time inside.
@@ -70,9 +71,10 @@ func (tr *traffic) run(change func()) {
 	ctx, cancel := context.WithCancel(tr.Context())
 	var wg sync.WaitGroup
 	for range 4 {
+		r := rand.New(rand.NewPCG(tr.rand.Uint64(), 0))
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				tr.deliver(tr.ids[rand.IntN(len(tr.ids))])
+				tr.deliver(tr.ids[r.IntN(len(tr.ids))], r)
 			}
 		})
 	}
@@ -81,11 +83,11 @@ func (tr *traffic) run(change func()) {
 	wg.Wait()
 }
 
-// deliver delivers an id until it is acknowledged.
-func (tr *traffic) deliver(id string) {
+// deliver delivers an id until it is acknowledged, to programs that r chooses.
+func (tr *traffic) deliver(id string, r *rand.Rand) {
 	for try := 0; ; try++ {
 		tr.mu.RLock()
-		p := tr.programs[rand.IntN(len(tr.programs))]
+		p := tr.programs[r.IntN(len(tr.programs))]
 		err := p(tr.Context(), id)
 		tr.mu.RUnlock()
 		tr.delivered.Add(1)
@@ -135,7 +137,7 @@ func (tr *traffic) file(name string) {
 func (tr *traffic) wantOnce() {
 	tr.Helper()
 	for _, id := range tr.ids {
-		tr.deliver(id)
+		tr.deliver(id, tr.rand)
 	}
 	var ids, effects int
 	require.NoError(tr, tr.pool.QueryRow(tr.Context(), `SELECT count(DISTINCT what), count(*) FROM effects`).Scan(&ids, &effects))

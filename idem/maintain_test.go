@@ -18,14 +18,16 @@ import (
 )
 
 // While Maintain makes and drops partitions, and handlers hold their transactions for half a second, no claim waits for it
-// for longer than 150 ms. A machine that is busy with other things may add to that: how much, claims on a table that nobody
-// maintains tell, at the same time.
+// for longer than 150 ms: the server counts, by lock_timeout, so that a machine that is busy with other things adds nothing.
+// The times are only logged, beside those of claims on a table that nobody maintains.
 func TestMaintainHoldsNoClaimUp(t *testing.T) {
 	ctx := t.Context()
 	cfg := pgtest.Config(t)
 	cfg.MaxConns = 8 // one for each handler and each claim: one that had to be opened later would be measured, too
+	own := cfg.ConnConfig.Copy()
+	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "150ms"
 	pool := migrateWeekly(t, pgtest.PoolConfig(t, cfg))
-	keeper, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig.Copy())
+	keeper, err := pgx.ConnectConfig(ctx, own)
 	require.NoError(t, err)
 	defer keeper.Close(context.WithoutCancel(ctx))
 	calm := idem.Once{Table: dedup.Table{Name: "calm", Layout: dedup.Weekly}}
@@ -131,7 +133,6 @@ func TestMaintainHoldsNoClaimUp(t *testing.T) {
 	t.Logf("made %d, dropped %d; %d claims, the slowest %v; control: %d, %v", made, dropped, len(worst), worst[:3], len(control), control[:3])
 	require.GreaterOrEqual(t, made, 6*rounds)
 	require.GreaterOrEqual(t, dropped, 3*rounds)
-	require.Less(t, worst[0], max(150*time.Millisecond, control[0]+100*time.Millisecond))
 
 	_, err = byWeek.Run(ctx, pool, old, never(t))
 	require.Error(t, err, "its partition is gone")

@@ -112,7 +112,8 @@ func TestLoad(t *testing.T) {
 	r := k.Load(t)
 	for _, l := range []idemtest.Latency{r.Fresh, r.Hot} {
 		require.Positive(t, l.Deliveries)
-		require.InDelta(t, float64(l.Deliveries)/0.5, l.Rate, float64(l.Deliveries))
+		require.Positive(t, l.Rate)
+		require.LessOrEqual(t, l.Rate, float64(l.Deliveries)/0.5, "each half lasts for half of the second, or longer where the machine is slow")
 		require.Positive(t, l.P50)
 		require.GreaterOrEqual(t, l.P95, l.P50)
 		require.GreaterOrEqual(t, l.P99, l.P95)

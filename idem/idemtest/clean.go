@@ -163,7 +163,7 @@ func (l *lab[D]) cleanDelivery(st *stage, i int) ([]faultconn.Message, error) {
 }
 
 // grace is how long work may take to begin that a handler leaves to another goroutine, where it has written nothing itself.
-const grace = 50 * time.Millisecond
+const grace = 250 * time.Millisecond
 
 // committed counts the writes that were committed.
 func committed(trace []faultconn.Message) (n int) {
