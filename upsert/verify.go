@@ -77,7 +77,9 @@ func (p *plan) verify(ctx context.Context, db DB, conn pg.Conn) ([]Problem, erro
 	if len(ps) > 0 {
 		return ps, nil
 	}
-	ps = append(ps, p.columnProblems(l)...)
+	if ps = p.columnProblems(l); len(ps) == 0 {
+		ps = p.fieldProblems(l)
+	}
 	cat, err := readCatalog(ctx, conn, p.table)
 	if err != nil {
 		return nil, err

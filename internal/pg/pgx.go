@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Pgx is what the adapter needs of pgx: a Tx, Conn, Pool, or a wrapper of one.
@@ -43,7 +44,7 @@ func queue(b *pgx.Batch, stmts ...*Stmt) {
 				if s.Rows++; s.Rows > 1 {
 					continue
 				}
-				if err := rows.Scan(s.Dest...); err != nil {
+				if err := Scanner(rows)(s.Dest...); err != nil {
 					return err
 				}
 			}
@@ -57,13 +58,27 @@ func (c pgxConn) Query(ctx context.Context, sql string, args []any, row func(sca
 	b := &pgx.Batch{}
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			if err := row(rows.Scan); err != nil {
+			if err := row(Scanner(rows)); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	return withoutDetail(c.q.SendBatch(ctx, b).Close())
+}
+
+// Scanner returns the Scan of rows. A destination with a method UseTypes is told before what types the connection knows.
+func Scanner(rows pgx.Rows) func(dest ...any) error {
+	return func(dest ...any) error {
+		if conn := rows.Conn(); conn != nil {
+			for _, d := range dest {
+				if d, ok := d.(interface{ UseTypes(m *pgtype.Map) }); ok {
+					d.UseTypes(conn.TypeMap())
+				}
+			}
+		}
+		return rows.Scan(dest...)
+	}
 }
 
 // withoutDetail drops the DETAIL of a server's error, which prints the key where a constraint of the table is violated, and
