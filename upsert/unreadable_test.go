@@ -81,7 +81,7 @@ func TestArrayNullsOff(t *testing.T) {
 		for range 2 {
 			_, err := s.Exec(ctx, db, row{"a", nil, []*string{nil}, 1})
 			require.Error(t, err, mode)
-			_, err = s.ExecMany(ctx, db, slices.Values([]row{{"a", nil, nil, 1}}), nil)
+			_, err = s.ExecMany(ctx, db, slices.Values([]row{{"a", nil, []*string{}, 1}}), nil)
 			require.Error(t, err, mode)
 		}
 	}
