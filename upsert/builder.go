@@ -47,6 +47,11 @@ type spec struct {
 // T is a struct whose `db` tags name the columns. A column that the clauses below do not name is read into
 // [Result.Stored] and never written; it may be one that the database fills (an id, a default, a generated column). A field
 // without a tag is left alone, and the fields of an embedded struct count as T's own.
+//
+// A value is stored as pgx by itself stores it, whatever the driver. Where the drivers disagree, or the field could not take
+// the value back, it is refused before anything is written: as an [ErrInvalidRow], or as a [*VerifyError] at the first use where
+// the field's type tells. A time goes into a timestamp without time zone as its clock shows, and comes back in UTC (over pgx
+// in the codec's ScanLocation). Bytes are a uuid's 16, a bytea, or text; never the text of a number or of a time.
 func Into[T any](table string) Builder[T] {
 	return Builder[T]{spec{name: table, typ: reflect.TypeFor[T]()}}
 }

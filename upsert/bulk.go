@@ -47,6 +47,9 @@ type Summary struct {
 // collation, uuid, boolean, bytea, and dates and times that are a time.Time in Go. (Strings in a database that is not in UTF-8
 // or LATIN1 count only where they are ASCII.)
 //
+// In a session with array_nulls off every call is an error of the server's: there NULL would be stored as a string. (So is an
+// Exec that writes an array column.)
+//
 // All rows are read, and their values kept as text, before the first statement. For an endless stream, call it once for
 // every 100,000 rows or so, each time in a transaction of its own.
 func (s *Stmt[T]) ExecMany(ctx context.Context, db DB, rows iter.Seq[T], each func(i int, r Result[T])) (Summary, error) {
@@ -88,6 +91,8 @@ type bulk[T any] struct {
 	total int
 	sum   Summary
 	errs  []error // the first of each kind
+
+	troubled int // rows with an error
 }
 
 // collect reads all rows, and reports those that cannot be sent.
@@ -101,7 +106,7 @@ func (b *bulk[T]) collect(rows iter.Seq[T]) error {
 	var row T
 	v := reflect.ValueOf(&row).Elem()
 	for row = range rows {
-		values, err := b.p.values(b.t.columns, v, b.total, buf[:0])
+		values, err := b.p.values(b.t, v, b.total, buf[:0])
 		if err != nil {
 			refused = append(refused, placed[T]{pos: b.total, res: Result[T]{Err: err}})
 		} else {
@@ -145,6 +150,7 @@ type line[T any] struct {
 	pos, nth, rank int64
 	verdict        string
 	stored         T
+	bad            misfit
 }
 
 // answers takes the lines of one statement.
@@ -242,7 +248,7 @@ func (a *answers[T]) settle(l line[T], written bool) {
 		a.again[int(l.pos)] = true
 		return
 	}
-	res := Result[T]{Stored: l.stored}
+	res, bad := Result[T]{Stored: l.stored}, l.bad
 	verdict := l.verdict
 	if verdict == "" {
 		// As new as any, but not the one of its key that was written.
@@ -251,13 +257,13 @@ func (a *answers[T]) settle(l line[T], written bool) {
 			verdict = "unchanged"
 		}
 		if a.written != nil {
-			res.Stored = a.written.stored
+			res.Stored, bad = a.written.stored, a.written.bad
 			if l.nth == 1 {
 				verdict = a.written.verdict
 			}
 		}
 	}
-	settle(a.p, &res, verdict, int(l.pos))
+	settle(a.p, &res, verdict, int(l.pos), bad)
 	a.done = append(a.done, placed[T]{int(l.pos), res})
 }
 
@@ -267,11 +273,11 @@ func (b *bulk[T]) query(ctx context.Context, conn pg.Conn, rows []packed, got fu
 	var l line[T]
 	dest := []any{&l.mark, &l.pos, &l.nth, &l.rank, &l.verdict}
 	if s.withRows {
-		dest = append(dest, b.p.cells(b.t.l, &l.stored)...)
+		dest = append(dest, b.p.cells(b.t.l, &l.stored, &l.bad)...)
 	}
 	var none T
 	return conn.Query(ctx, b.t.many[s], b.arrays(rows), func(scan func(...any) error) error {
-		l.stored = none
+		l.stored, l.bad = none, misfit{}
 		if err := scan(dest...); err != nil {
 			return err
 		}
@@ -323,6 +329,9 @@ func (b *bulk[T]) report(done []placed[T]) {
 			b.sum.Unchanged++
 		default:
 			b.sum.Failed++
+		}
+		if d.res.Err != nil {
+			b.troubled++
 			kind := errors.Unwrap(d.res.Err)
 			if !slices.ContainsFunc(b.errs, func(e error) bool { return errors.Is(e, kind) }) {
 				b.errs = append(b.errs, d.res.Err)
@@ -337,6 +346,9 @@ func (b *bulk[T]) report(done []placed[T]) {
 func (b *bulk[T]) err() error {
 	if len(b.errs) == 0 {
 		return nil
+	}
+	if b.troubled > b.sum.Failed {
+		return fmt.Errorf("%d of %d rows were not applied, and %d have an error: %w", b.sum.Failed, b.total, b.troubled, errors.Join(b.errs...))
 	}
 	return fmt.Errorf("%d of %d rows were not applied: %w", b.sum.Failed, b.total, errors.Join(b.errs...))
 }

@@ -110,7 +110,7 @@ func (u unnamed) Query(ctx context.Context, query string, args []any, row func(s
 	}
 	defer rows.Close()
 	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
+		if err := row(pg.Scanner(rows)); err != nil {
 			return err
 		}
 	}

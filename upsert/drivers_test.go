@@ -130,7 +130,9 @@ func wideStored(id string) wide {
 	w.N2, w.C, w.J = "12.35", "ab  ", json.RawMessage(`{"b": 1,  "a":2}`)
 	w.D = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	w.TM.Microseconds = 61_300_000
-	w.TS, w.TZ0, w.TZ = milli, &whole, utc
+	clock := w.TS // a timestamp keeps what the clock shows, as it does with the drivers alone
+	w.TS = time.Date(clock.Year(), clock.Month(), clock.Day(), clock.Hour(), clock.Minute(), clock.Second(), milli.Nanosecond(), time.UTC)
+	w.TZ0, w.TZ = &whole, utc
 	w.IV.Microseconds = 3_600_000_000
 	w.NA, w.Dom = []*string{&one, nil, &two}, &dom
 	return w

@@ -24,6 +24,7 @@ var (
 	intType    = reflect.TypeFor[int]()
 	int64Type  = reflect.TypeFor[int64]()
 	boolType   = reflect.TypeFor[bool]()
+	rawType    = reflect.TypeFor[json.RawMessage]()
 )
 
 // encode returns the text form of v for a column of type oid, elem being the element's type of an array.
@@ -35,8 +36,9 @@ func encode(v reflect.Value, oid, elem uint32) (text string, null bool, err erro
 	case t == stringType:
 		text = encodeString(v.String(), oid)
 	case t == timeType && v.CanAddr():
-		return encodeTime(*v.Addr().Interface().(*time.Time), oid), false, nil
-	case t == intType, t == int64Type:
+		text, err = encodeMoment(*v.Addr().Interface().(*time.Time), oid)
+		return text, false, err
+	case (t == intType || t == int64Type) && takesNumbers(oid):
 		return strconv.FormatInt(v.Int(), 10), false, nil
 	case t == boolType:
 		return strconv.FormatBool(v.Bool()), false, nil
@@ -61,8 +63,12 @@ func encodeAny(v reflect.Value, oid, elem uint32) (string, bool, error) {
 		}
 		return encodeAny(v.Elem(), oid, elem)
 	}
-	if v.Type() == timeType {
-		return encodeTime(v.Interface().(time.Time), oid), false, nil
+	if text, null, done, err := encodeKnown(v, oid); done {
+		return text, null, err
+	}
+	if t := timeIn(v); t.IsValid() && !isJSON(oid) && !implements(v.Type(), valuerType) {
+		text, err := encodeMoment(t.Convert(timeType).Interface().(time.Time), oid)
+		return text, false, err
 	}
 	if v.CanAddr() && v.Kind() != reflect.Pointer && !v.Type().Implements(valuerType) && !v.Type().Implements(textType) {
 		// Methods with a pointer receiver count too (big.Int).
@@ -82,6 +88,9 @@ func encodeAny(v reflect.Value, oid, elem uint32) (string, bool, error) {
 		if _, again := val.(driver.Valuer); again {
 			return "", false, fmt.Errorf("%s.Value returns another driver.Valuer", v.Type())
 		}
+		if b, ok := val.([]byte); ok && oid != pgtype.ByteaOID && (oid != pgtype.UUIDOID || len(b) != 16) {
+			return encodeString(string(b), oid), b == nil, nil // text, by the convention of database/sql
+		}
 		return encodeAny(reflect.ValueOf(val), oid, elem)
 	}
 	if v.Kind() == reflect.Pointer {
@@ -95,18 +104,42 @@ func encodeAny(v reflect.Value, oid, elem uint32) (string, bool, error) {
 	if isJSON(oid) {
 		return encodeJSON(v)
 	}
-	if m, ok := v.Interface().(encoding.TextMarshaler); ok {
-		text, err := m.MarshalText()
-		return string(text), false, err
+	if v.Kind() == reflect.Slice && v.IsNil() {
+		return "", true, nil
 	}
-	return encodeKind(v, oid, elem)
+	if isBytes(v.Type()) && oid == pgtype.ByteaOID {
+		return encodeBytes(v, oid)
+	}
+	text, null, err := "", false, error(nil)
+	if m, ok := v.Interface().(encoding.TextMarshaler); ok && oid == pgtype.ByteaOID {
+		return "", false, fmt.Errorf("a %T fits no bytea: give it a Value method (driver.Valuer) that returns bytes", m)
+	}
+	if m, ok := v.Interface().(encoding.TextMarshaler); ok {
+		var b []byte
+		b, err = m.MarshalText()
+		text = string(b)
+	} else {
+		text, null, err = encodeKind(v, oid, elem)
+	}
+	if s, ok := v.Interface().(fmt.Stringer); ok && err == nil && isTextOID(oid) && v.Kind() != reflect.String && s.String() != text {
+		err = fmt.Errorf("%s has a String method, whose text pgx would store; give it a Value method (driver.Valuer)", v.Type())
+	}
+	return text, null, err
 }
 
 func encodeKind(v reflect.Value, oid, elem uint32) (string, bool, error) {
+	if v.CanInt() || v.CanUint() || v.CanFloat() {
+		if _, ok := v.Interface().(time.Duration); !takesNumbers(oid) && !(ok && oid == pgtype.IntervalOID) {
+			return "", false, errNumber
+		}
+	}
 	switch v.Kind() {
 	case reflect.String:
 		return encodeString(v.String(), oid), false, nil
 	case reflect.Bool:
+		if oid == pgtype.ByteaOID {
+			return "", false, errors.New("a bool fits no bytea")
+		}
 		return strconv.FormatBool(v.Bool()), false, nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		if d, ok := v.Interface().(time.Duration); ok && oid == pgtype.IntervalOID {
@@ -115,14 +148,27 @@ func encodeKind(v reflect.Value, oid, elem uint32) (string, bool, error) {
 		return strconv.FormatInt(v.Int(), 10), false, nil
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		return strconv.FormatUint(v.Uint(), 10), false, nil
-	case reflect.Float32:
-		return encodeFloat(v.Float(), 32), false, nil
-	case reflect.Float64:
-		return encodeFloat(v.Float(), 64), false, nil
+	case reflect.Float32, reflect.Float64:
+		if isTextOID(oid) {
+			return strconv.FormatFloat(v.Float(), 'f', -1, v.Type().Bits()), false, nil
+		}
+		if oid != pgtype.Float4OID {
+			return encodeFloat(v.Float(), 64), false, nil // a float32 as all of what it is, for it may be compared
+		}
+		return encodeFloat(v.Float(), v.Type().Bits()), false, nil
 	case reflect.Slice, reflect.Array:
 		return encodeSlice(v, oid, elem)
 	}
-	return "", false, fmt.Errorf("values of type %s cannot be sent; give it a Value method (driver.Valuer)", v.Type())
+	// What pgx itself knows, such as its ranges.
+	b, err := pgtype.NewMap().Encode(oid, pgtype.TextFormatCode, v.Interface(), nil)
+	if err != nil {
+		return "", false, fmt.Errorf("values of type %s cannot be sent; give it a Value method (driver.Valuer)", v.Type())
+	}
+	return string(b), b == nil, nil
+}
+
+func implements(t, method reflect.Type) bool {
+	return t.Implements(method) || reflect.PointerTo(t).Implements(method)
 }
 
 func encodeString(s string, oid uint32) string {
@@ -138,72 +184,18 @@ func encodeFloat(f float64, bits int) string {
 	return strings.TrimPrefix(strings.Replace(s, "Inf", "Infinity", 1), "+")
 }
 
-// encodeDuration writes d as an interval. Not as a number of microseconds: PostgreSQL 14 takes no more than 35 minutes of them.
-func encodeDuration(d time.Duration) string {
-	us, sign := d.Microseconds(), ""
-	if us < 0 {
-		us, sign = -us, "-"
-	}
-	return fmt.Sprintf("%s%d:%02d:%02d.%06d", sign, us/3_600_000_000, us/60_000_000%60, us/1_000_000%60, us%1_000_000)
-}
-
-const (
-	day    = "-01-02"
-	moment = "-01-02 15:04:05.999999"
-)
-
-// encodeTime cuts to the microsecond that PostgreSQL keeps: pgx cuts as well, lib/pq lets the server round, and the same
-// event through both would conflict with itself.
-func encodeTime(t time.Time, oid uint32) string {
-	switch oid {
-	case pgtype.DateOID: // a day is meant, so the zone that the value carries counts
-		return yearly(t, day, "")
-	case pgtype.TimeOID:
-		return t.Truncate(time.Microsecond).Format("15:04:05.999999")
-	case pgtype.TimetzOID:
-		return t.Truncate(time.Microsecond).Format("15:04:05.999999Z07:00")
-	case pgtype.TimestampOID:
-		return yearly(t.UTC().Truncate(time.Microsecond), moment, "")
-	}
-	return yearly(t.UTC().Truncate(time.Microsecond), moment, "+00")
-}
-
-// yearly formats t, in front of zone, with a year as PostgreSQL reads it: there is no year 0, and years before it are BC. layout
-// begins after the year.
-func yearly(t time.Time, layout, zone string) string {
-	year, month, dom := t.Date()
-	if year < 1000 || year > 9999 {
-		era := ""
-		if year <= 0 {
-			year, era = 1-year, " BC"
-		}
-		return fmt.Sprintf("%04d", year) + t.Format(layout) + zone + era
-	}
-	// By hand, as it is a quarter of the work for a row that has one.
-	var buf [40]byte
-	two := func(b []byte, n int) []byte { return append(b, byte('0'+n/10), byte('0'+n%10)) }
-	b := two(two(buf[:0], year/100), year%100)
-	b = two(append(two(append(b, '-'), int(month)), '-'), dom)
-	if layout == moment {
-		hour, minute, second := t.Clock()
-		b = two(append(two(append(two(append(b, ' '), hour), ':'), minute), ':'), second)
-		if us := t.Nanosecond() / 1000; us > 0 {
-			b = two(two(two(append(b, '.'), us/10000), us/100%100), us%100)
-		}
-	}
-	return string(append(b, zone...))
-}
-
 func isJSON(oid uint32) bool { return oid == pgtype.JSONOID || oid == pgtype.JSONBOID }
 
-// encodeJSON takes strings and bytes for JSON as it stands, and marshals everything else.
+// encodeJSON takes strings and bytes for JSON as it stands, save those that marshal themselves, and marshals everything else.
 func encodeJSON(v reflect.Value) (string, bool, error) {
+	_, own := v.Interface().(json.Marshaler)
+	own = own && v.Type() != rawType
 	switch {
-	case v.Kind() == reflect.String:
-		return v.String(), false, nil
 	case (v.Kind() == reflect.Slice || v.Kind() == reflect.Map) && v.IsNil():
 		return "", true, nil
-	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8:
+	case v.Kind() == reflect.String && !own:
+		return v.String(), false, nil
+	case v.Kind() == reflect.Slice && isBytes(v.Type()) && !own:
 		return string(v.Bytes()), false, nil
 	}
 	b, err := json.Marshal(v.Interface())
@@ -214,17 +206,11 @@ func encodeSlice(v reflect.Value, oid, elem uint32) (string, bool, error) {
 	if v.Kind() == reflect.Slice && v.IsNil() {
 		return "", true, nil
 	}
-	if v.Type().Elem().Kind() == reflect.Uint8 && elem == 0 {
-		b := make([]byte, v.Len())
-		reflect.Copy(reflect.ValueOf(b), v)
-		switch {
-		case oid == pgtype.ByteaOID:
-			return `\x` + hex.EncodeToString(b), false, nil
-		case oid == pgtype.UUIDOID && len(b) == 16:
-			h := hex.EncodeToString(b)
-			return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:], false, nil
-		}
-		return string(b), false, nil
+	if isBytes(v.Type()) && elem == 0 {
+		return encodeBytes(v, oid)
+	}
+	if isBytes(v.Type()) {
+		return "", false, errors.New("bytes fit no array column; use a slice of int16, or of []byte")
 	}
 	if elem == 0 {
 		return "", false, fmt.Errorf("a %s fits an array column only", v.Type())
@@ -236,7 +222,10 @@ func encodeSlice(v reflect.Value, oid, elem uint32) (string, bool, error) {
 			b.WriteByte(',')
 		}
 		item := v.Index(i)
-		nested := item.Kind() == reflect.Slice && item.Type().Elem().Kind() != reflect.Uint8 && !item.Type().Implements(valuerType)
+		nested := (item.Kind() == reflect.Slice || item.Kind() == reflect.Array) && !isBytes(item.Type()) && !item.Type().Implements(valuerType)
+		if item.Kind() == reflect.Bool && isTextOID(elem) {
+			return "", false, errors.New("drivers write a bool among strings in different ways; use strings")
+		}
 		inner := uint32(0)
 		if nested {
 			inner = elem
@@ -253,6 +242,31 @@ func encodeSlice(v reflect.Value, oid, elem uint32) (string, bool, error) {
 	}
 	b.WriteByte('}')
 	return b.String(), false, nil
+}
+
+// encodeBytes writes bytes as what they are: content, a uuid's or a bytea's. In a column of numbers or times one driver takes them for
+// text and another for the binary form, so they are refused there.
+func encodeBytes(v reflect.Value, oid uint32) (string, bool, error) {
+	b := make([]byte, v.Len())
+	reflect.Copy(reflect.ValueOf(b), v)
+	switch oid {
+	case pgtype.ByteaOID:
+		return `\x` + hex.EncodeToString(b), false, nil
+	case pgtype.UUIDOID:
+		if len(b) != 16 {
+			return "", false, fmt.Errorf("a uuid has 16 bytes; give its text as a string")
+		}
+		h := hex.EncodeToString(b)
+		return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:], false, nil
+	case pgtype.BoolOID, pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID, pgtype.Float4OID, pgtype.Float8OID,
+		pgtype.NumericOID, pgtype.DateOID, pgtype.TimeOID, pgtype.TimetzOID, pgtype.TimestampOID, pgtype.TimestamptzOID,
+		pgtype.IntervalOID, pgtype.InetOID, pgtype.CIDROID:
+		return "", false, fmt.Errorf("bytes do not fit this column's type; give the text as a string")
+	}
+	if v.Kind() == reflect.Array {
+		return "", false, fmt.Errorf("a %s fits a bytea, or a uuid where it has 16 bytes", v.Type())
+	}
+	return string(b), false, nil
 }
 
 // writeElement writes one element of an array literal.

@@ -19,9 +19,14 @@ var (
 	ErrVersionAhead = errors.New("the version is too far in the future")
 
 	// ErrInvalidRow says that the row can never be applied: its key, version or a tie-breaker is NULL, it lies outside
-	// the predicate of a partial target, a value ends in blanks beyond its column's length, or it cannot be sent to
-	// PostgreSQL. Nothing was written.
+	// the predicate of a partial target, a value ends in blanks beyond its column's length, or one cannot be
+	// sent to PostgreSQL as drivers send it, or not be read back. Nothing was written.
 	ErrInvalidRow = errors.New("the row cannot be applied")
+
+	// ErrUnreadable says that the stored row has a value that its field cannot take, such as a number that another program
+	// stored and that is too large. The row is settled: [Result.Outcome] says how, and a retry has the same answer. The
+	// field is zero, and the others are set. A field that can never take its column's type is refused before the first write.
+	ErrUnreadable = errors.New("the row is settled, but a stored value does not fit its field")
 
 	// ErrUnsettled says that the row was neither written nor seen to be newer, several times in a row. A trigger that
 	// skips the row, or row security that hides it, does this.
@@ -36,8 +41,8 @@ var (
 	ErrOtherConstraint = errors.New("another constraint than the conflict target is violated")
 )
 
-// RowError is an error of one row. It wraps [ErrVersionConflict], [ErrVersionAhead], [ErrInvalidRow] or [ErrUnsettled],
-// and never holds what the row holds.
+// RowError is an error of one row. It wraps [ErrVersionConflict], [ErrVersionAhead], [ErrInvalidRow],
+// [ErrUnreadable] or [ErrUnsettled], and never holds what the row holds.
 type RowError struct {
 	Table  string
 	Index  int    // position in [Stmt.ExecMany], counted from 0; -1 in [Stmt.Exec]

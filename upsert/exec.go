@@ -23,6 +23,7 @@ const tries = 10
 //   - A rival has written the row and not committed: Exec waits, then judges by what was committed. At REPEATABLE READ and
 //     SERIALIZABLE the server answers 40001 instead, and the transaction is to be tried again.
 //   - A row that cannot be applied: [ErrInvalidRow] or [ErrVersionAhead], and the transaction goes on.
+//   - The row is settled, and a field cannot take what the table holds: [ErrUnreadable], with the Outcome as it is.
 //   - A clash with another unique constraint: outside of a transaction the statement is sent again, at most twice, for the same event
 //     may have come twice at once. Then, and at once in a transaction, [ErrOtherConstraint]; the transaction has failed.
 //   - Every other error of the server: that error, wrapped, without what quotes the row; the transaction has failed.
@@ -42,7 +43,7 @@ func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {
 		return Result[T]{}, err
 	}
 	for range tries {
-		values, err := p.values(t.columns, reflect.ValueOf(&row).Elem(), -1, nil)
+		values, err := p.values(t, reflect.ValueOf(&row).Elem(), -1, nil)
 		if err != nil {
 			return Result[T]{Err: err}, err
 		}
@@ -54,7 +55,8 @@ func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {
 		}
 		var res Result[T]
 		var verdict string
-		stmt := &pg.Stmt{SQL: t.one, Args: args, Dest: append([]any{&verdict}, p.cells(t.l, &res.Stored)...)}
+		var bad misfit
+		stmt := &pg.Stmt{SQL: t.one, Args: args, Dest: append([]any{&verdict}, p.cells(t.l, &res.Stored, &bad)...)}
 		if err := beyondClashes(func() error { return conn.Send(ctx, stmt) }); err != nil {
 			return Result[T]{}, p.failed(err)
 		}
@@ -67,7 +69,7 @@ func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {
 			}
 			continue
 		}
-		settle(p, &res, verdict, -1)
+		settle(p, &res, verdict, -1, bad)
 		return res, res.Err
 	}
 	p.use.Store(nil)
@@ -82,19 +84,19 @@ const (
 )
 
 // cells returns where the columns of a stored row go.
-func (p *plan) cells(l *layout, row any) []any {
+func (p *plan) cells(l *layout, row any, bad *misfit) []any {
 	v := reflect.ValueOf(row).Elem()
 	dest := make([]any, 0, len(p.written)+len(p.read))
 	for _, ms := range [][]member{p.written, p.read} {
 		for _, m := range ms {
-			dest = append(dest, &cell{v.FieldByIndex(m.index), l.byName[m.column].OID})
+			dest = append(dest, &cell{dst: v.FieldByIndex(m.index), c: l.byName[m.column], bad: bad})
 		}
 	}
 	return dest
 }
 
 // settle turns a verdict of the SQL into an outcome or an error.
-func settle[T any](p *plan, res *Result[T], verdict string, index int) {
+func settle[T any](p *plan, res *Result[T], verdict string, index int, bad misfit) {
 	refuse := func(sentinel error, column, reason string) {
 		res.Err = &RowError{Table: p.table.String(), Index: index, Column: column, Reason: reason, err: sentinel}
 	}
@@ -118,6 +120,10 @@ func settle[T any](p *plan, res *Result[T], verdict string, index int) {
 		refuse(ErrInvalidRow, "", "an expression of the key is NULL; rows are found by keys that are not")
 	default:
 		refuse(ErrUnsettled, "", "")
+	}
+	if res.Err == nil && bad.err != nil {
+		refuse(ErrUnreadable, bad.column, "its field cannot take what is stored")
+		return
 	}
 	if res.Err != nil && verdict != "conflict" {
 		var none T

@@ -123,13 +123,14 @@ func (c *column) inArray() string {
 }
 
 // scalar says that every driver hands out a value of the type in a form that needs no further knowledge. Of the others
-// (arrays, ranges, composite types, those of extensions) pgx may give its binary form.
+// pgx may give its binary form, and lib/pq a time.Time.
 func (c *column) scalar() bool {
 	switch c.OID {
-	case pgtype.JSONOID, pgtype.IntervalOID, pgtype.NameOID, pgtype.OIDOID, pgtype.PointOID:
+	case pgtype.BoolOID, pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.NumericOID, pgtype.UUIDOID, pgtype.InetOID, pgtype.CIDROID,
+		pgtype.JSONOID, pgtype.JSONBOID, pgtype.NameOID, pgtype.OIDOID:
 		return true
 	}
-	return c.comparable() && c.Typtype != "e" || c.isText()
+	return c.isText()
 }
 
 // isText says that the type is one of strings.

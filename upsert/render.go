@@ -70,12 +70,7 @@ func (w writer) list(alias string) []string {
 
 // results is list in the form in which a driver gets it.
 func (w writer) results(alias string) []string {
-	return mapped(w.all(), func(m member) string {
-		if w.col(m).scalar() {
-			return at(alias, m.column)
-		}
-		return at(alias, m.column) + "::text"
-	})
+	return mapped(w.all(), func(m member) string { return w.col(m).wire(at(alias, m.column)) })
 }
 
 // columns returns the names of the written ones.

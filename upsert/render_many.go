@@ -151,8 +151,8 @@ func (w writer) ranked(distinct bool, reset string) string {
 	if whens := w.refusals(); len(whens) > 0 {
 		checks += ",\n                 CASE " + strings.Join(whens, "\n                      ") + " END AS pgonce_refused"
 	}
-	inner := fmt.Sprintf("SELECT v.*%s\n            FROM (SELECT %s\n                    FROM (SELECT %s\n                            FROM (SELECT %s\n                                  OFFSET 0) AS a) AS u) AS v",
-		checks, fold(values, 26), fold(arrays, 34), fold(params, 42))
+	inner := fmt.Sprintf("SELECT v.*%s\n            FROM (SELECT %s\n                    FROM (SELECT %s\n                            FROM (SELECT %s\n                                   WHERE %s OFFSET 0) AS a) AS u) AS v",
+		checks, fold(values, 26), fold(arrays, 34), fold(params, 42), nullsAreNulls)
 	if distinct {
 		return inner
 	}

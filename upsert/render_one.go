@@ -16,6 +16,10 @@ const (
 	oldRows = 180000 // the first version whose RETURNING knows old
 )
 
+// nullsAreNulls is true, or an error of the server where array_nulls is off in the session: there NULL in the text of an array
+// is the string "NULL". The text is read anew in every run.
+const nullsAreNulls = "'{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL"
+
 // one renders the statement for one row. It reads the row, judges, and writes only what is newer; the guard in DO UPDATE
 // judges again, against the row as it is once locked. Where the two disagree (a rival came in between), nothing was written and
 // the answer is "raced": it runs again with a new snapshot.
@@ -28,7 +32,13 @@ func (w writer) one() string {
 	refusals := w.refusals()
 
 	var b strings.Builder
-	values := w.values(func(i int, c *column) string { return w.placeholder(i) + "::" + c.Type })
+	values := w.values(func(i int, c *column) string {
+		v := w.placeholder(i) + "::" + c.Type
+		if c.Elem != 0 {
+			return "CASE WHEN " + nullsAreNulls + " THEN " + v + " END"
+		}
+		return v
+	})
 	if len(refusals) == 0 {
 		fmt.Fprintf(&b, "WITH %s AS (\n  SELECT %s\n)", event, fold(values, 9))
 	} else {

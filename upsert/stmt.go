@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -22,7 +23,7 @@ import (
 // one of them, once.)
 type Stmt[T any] struct{ p *plan }
 
-// Outcome says what an upsert did. The zero Outcome comes with an error.
+// Outcome says what an upsert did. The zero Outcome comes with an error; of the errors, [ErrUnreadable] alone comes with another.
 type Outcome uint8
 
 // The outcomes. Nothing is written for Stale and Unchanged: no dead row, no WAL.
@@ -52,8 +53,8 @@ type Result[T any] struct {
 	Outcome Outcome
 
 	// Stored is the row in the table: the new one where it was Inserted or Updated (with what the database filled in), else
-	// the one by which it was judged. NULL leaves a field's zero value. It is set with [ErrVersionConflict] too, and empty
-	// with any other error.
+	// the one by which it was judged. NULL leaves a field's zero value. It is set with [ErrVersionConflict] and
+	// [ErrUnreadable] too, and empty with any other error.
 	Stored T
 
 	// Err is the trouble of this row alone: a [*RowError]. Exec returns it as well.
@@ -82,6 +83,9 @@ type texts struct {
 	columns []*column // of the values, in the order of parameters
 	one     string
 	many    map[shape]string
+
+	// unproven are the written columns whose fields are not known to read back what they send, until a first value has shown it.
+	unproven []atomic.Bool
 }
 
 // shape is a form of the bulk statement.
@@ -103,11 +107,18 @@ func (p *plan) prepareAnew(ctx context.Context, conn pg.Conn) (*texts, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ps := p.layoutProblems(l); len(ps) > 0 {
+	ps := p.layoutProblems(l)
+	if len(ps) == 0 {
+		ps = p.fieldProblems(l)
+	}
+	if len(ps) > 0 {
 		return nil, &VerifyError{Problems: ps}
 	}
 	w := writer{p: p, l: l}
-	t := &texts{l: l, columns: mapped(p.written, w.col), one: w.one(), many: map[shape]string{}}
+	t := &texts{l: l, columns: mapped(p.written, w.col), one: w.one(), many: map[shape]string{}, unproven: make([]atomic.Bool, len(p.written))}
+	for i, m := range p.written {
+		t.unproven[i].Store(twoWays(m.typ))
+	}
 	for _, s := range []shape{{false, false}, {false, true}, {true, false}, {true, true}} {
 		w.bulk = true
 		t.many[s] = w.many(s)
@@ -141,12 +152,19 @@ type value struct {
 }
 
 // values appends the parameters for one row to buf.
-func (p *plan) values(columns []*column, row reflect.Value, index int, buf []value) ([]value, error) {
+func (p *plan) values(t *texts, row reflect.Value, index int, buf []value) ([]value, error) {
 	for i, m := range p.written {
-		c := columns[i]
+		c := t.columns[i]
 		text, null, err := encode(row.FieldByIndex(m.index), c.OID, c.Elem)
 		if err == nil {
 			err = unfit(m, c, text, null)
+		}
+		if err == nil && !null && t.unproven[i].Load() {
+			if err = unread(m, c, text); err == nil {
+				t.unproven[i].Store(m.typ.Kind() == reflect.Array)
+			} else {
+				err = errOneWay
+			}
 		}
 		if err == errBlanks {
 			p.use.Store(nil) // for the column may hold more by now
@@ -165,6 +183,7 @@ var (
 	errNullVersion = errors.New("the version is NULL")
 	errZeroTime    = errors.New("the version is the zero time")
 	errNotFinite   = errors.New("the version is not a finite value; nothing could be newer")
+	errOneWay      = errors.New("the field's type cannot read back what it sends")
 	errBlanks      = errors.New("it ends in blanks that are more than the column holds; PostgreSQL would drop them, and the same event would differ from what is stored: trim it")
 )
 

@@ -83,6 +83,9 @@ func (p *plan) verify(ctx context.Context, db DB, conn pg.Conn) ([]Problem, erro
 		return ps, nil
 	}
 	ps = append(ps, p.columnProblems(l)...)
+	if len(ps) == 0 {
+		ps = p.fieldProblems(l)
+	}
 	a, err := readAround(ctx, conn, p.table)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Pgx is what the adapter needs of pgx: a Tx, Conn, Pool, or a wrapper of one.
@@ -47,7 +48,7 @@ func (s *Stmt) read(rows pgx.Rows) error {
 		if s.Rows++; s.Rows > 1 {
 			continue
 		}
-		if err := rows.Scan(s.Dest...); err != nil {
+		if err := Scanner(rows)(s.Dest...); err != nil {
 			return err
 		}
 	}
@@ -59,11 +60,25 @@ func (c pgxConn) Query(ctx context.Context, sql string, args []any, row func(sca
 	b := &pgx.Batch{}
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			if err := row(rows.Scan); err != nil {
+			if err := row(Scanner(rows)); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	return WithoutDetail(c.q.SendBatch(ctx, b).Close())
+}
+
+// Scanner returns the Scan of rows. A destination with a method UseTypes is told before what types the connection knows.
+func Scanner(rows pgx.Rows) func(dest ...any) error {
+	return func(dest ...any) error {
+		if conn := rows.Conn(); conn != nil {
+			for _, d := range dest {
+				if d, ok := d.(interface{ UseTypes(m *pgtype.Map) }); ok {
+					d.UseTypes(conn.TypeMap())
+				}
+			}
+		}
+		return rows.Scan(dest...)
+	}
 }

@@ -27,14 +27,16 @@ WITH event AS (
   RETURNING current_setting('pgonce.hit', true) = '' AS pgonce_new, t."id", t."status", t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."status", a."updated_at"
+       a."id", a."status",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text)
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."status" IS NOT DISTINCT FROM e."status" THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."status", s."updated_at"
+       s."id", s."status",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -58,14 +60,16 @@ WITH event AS (
   RETURNING old."id" IS NULL AS pgonce_new, t."id", t."status", t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."status", a."updated_at"
+       a."id", a."status",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text)
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."status" IS NOT DISTINCT FROM e."status" THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."status", s."updated_at"
+       s."id", s."status",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -87,7 +91,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::timestamp with time zone[] AS a3,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -136,7 +140,7 @@ WITH judged AS MATERIALIZED (
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::timestamp with time zone[] AS a3
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -181,7 +185,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::timestamp with time zone[] AS a3,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -201,7 +205,8 @@ WITH judged AS MATERIALIZED (
 )
 SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
-       r."id", r."status", r."updated_at"
+       r."id", r."status",
+       pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text)
   FROM (
     SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,

@@ -31,7 +31,8 @@ WITH event AS MATERIALIZED (
             t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."tenant", a."email", a."status", a."updated_at"
+       a."tenant", a."email", a."status",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text)
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -39,7 +40,8 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN (s."email", s."status") IS NOT DISTINCT FROM (e."email", e."status") THEN 'unchanged'
             ELSE 'conflict' END,
-       s."tenant", s."email", s."status", s."updated_at"
+       s."tenant", s."email", s."status",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -65,7 +67,8 @@ WITH event AS MATERIALIZED (
   RETURNING old."tenant" IS NULL AS pgonce_new, t."tenant", t."email", t."status", t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."tenant", a."email", a."status", a."updated_at"
+       a."tenant", a."email", a."status",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text)
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -73,7 +76,8 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN (s."email", s."status") IS NOT DISTINCT FROM (e."email", e."status") THEN 'unchanged'
             ELSE 'conflict' END,
-       s."tenant", s."email", s."status", s."updated_at"
+       s."tenant", s."email", s."status",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -97,7 +101,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."tenant", s."email", s."status", s."updated_at", (lower(email)) AS pgonce_k2
                          FROM "subscription" AS s
                         WHERE s."tenant" = e."tenant" AND (lower(email)) = e.pgonce_k2
@@ -149,7 +153,7 @@ WITH judged AS MATERIALIZED (
                                   unnest(a.a3) AS c3, unnest(a.a4) AS c4
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::timestamp with time zone[] AS a4
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."tenant", s."email", s."status", s."updated_at", (lower(email)) AS pgonce_k2
                          FROM "subscription" AS s
                         WHERE s."tenant" = e."tenant" AND (lower(email)) = e.pgonce_k2
@@ -198,7 +202,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."tenant", s."email", s."status", s."updated_at", (lower(email)) AS pgonce_k2
                          FROM "subscription" AS s
                         WHERE s."tenant" = e."tenant" AND (lower(email)) = e.pgonce_k2
@@ -219,7 +223,8 @@ WITH judged AS MATERIALIZED (
 )
 SELECT row_number() OVER (PARTITION BY r.pgonce_g1, r.pgonce_g2 ORDER BY r.pgonce_pos) = 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
-       r."tenant", r."email", r."status", r."updated_at"
+       r."tenant", r."email", r."status",
+       pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text)
   FROM (
     SELECT a.pgonce_k2 AS pgonce_g1, a."tenant" COLLATE "C" AS pgonce_g2, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,

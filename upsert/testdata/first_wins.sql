@@ -65,7 +65,7 @@ WITH judged AS MATERIALIZED (
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."plan", true AS pgonce_found
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -106,7 +106,7 @@ WITH judged AS MATERIALIZED (
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."plan", true AS pgonce_found
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -144,7 +144,7 @@ WITH judged AS MATERIALIZED (
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3
-                                  OFFSET 0) AS a) AS u) AS v) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."plan", true AS pgonce_found
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"

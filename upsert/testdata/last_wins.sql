@@ -81,7 +81,7 @@ WITH judged AS MATERIALIZED (
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."public_id", true AS pgonce_found
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -126,7 +126,7 @@ WITH judged AS MATERIALIZED (
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."public_id", true AS pgonce_found
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -166,7 +166,7 @@ WITH judged AS MATERIALIZED (
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."public_id", true AS pgonce_found
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"

@@ -32,7 +32,9 @@ WITH event AS MATERIALIZED (
             t."status", t."plan"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."amount", a."updated_at", a."status", a."plan"
+       a."id", a."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text), a."status",
+       a."plan"
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -40,7 +42,9 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."amount" IS NOT DISTINCT FROM (e."amount")::numeric(10,2) THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."amount", s."updated_at", s."status", s."plan"
+       s."id", s."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text), s."status",
+       s."plan"
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -68,7 +72,9 @@ WITH event AS MATERIALIZED (
   RETURNING old."id" IS NULL AS pgonce_new, t."id", t."amount", t."updated_at", t."status", t."plan"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."amount", a."updated_at", a."status", a."plan"
+       a."id", a."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text), a."status",
+       a."plan"
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -76,7 +82,9 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN s."amount" IS NOT DISTINCT FROM (e."amount")::numeric(10,2) THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."amount", s."updated_at", s."status", s."plan"
+       s."id", s."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text), s."status",
+       s."plan"
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -103,7 +111,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::numeric[] AS a2,
                                           $4::timestamp with time zone[] AS a3,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."amount", s."updated_at", s."status", s."plan"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -157,7 +165,7 @@ WITH judged AS MATERIALIZED (
                                   unnest(a.a3) AS c3
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::numeric[] AS a2,
                                           $4::timestamp with time zone[] AS a3
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."amount", s."updated_at", s."status", s."plan"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -208,7 +216,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::numeric[] AS a2,
                                           $4::timestamp with time zone[] AS a3,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."amount", s."updated_at", s."status", s."plan"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -228,7 +236,9 @@ WITH judged AS MATERIALIZED (
 )
 SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
-       r."id", r."amount", r."updated_at", r."status", r."plan"
+       r."id", r."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text), r."status",
+       r."plan"
   FROM (
     SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,

@@ -44,7 +44,8 @@ WITH event AS MATERIALIZED (
             t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."status", a."plan", a."amount", a."updated_at"
+       a."id", a."status", a."plan", a."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text)
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -54,7 +55,8 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
                  AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
                  AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."status", s."plan", s."amount", s."updated_at"
+       s."id", s."status", s."plan", s."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -83,7 +85,8 @@ WITH event AS MATERIALIZED (
   RETURNING old."id" IS NULL AS pgonce_new, t."id", t."status", t."plan", t."amount", t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."status", a."plan", a."amount", a."updated_at"
+       a."id", a."status", a."plan", a."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text)
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -93,7 +96,8 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
                  AND s."plan" IS NOT DISTINCT FROM coalesce(e."plan", s."plan")
                  AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2) THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."status", s."plan", s."amount", s."updated_at"
+       s."id", s."status", s."plan", s."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -122,7 +126,7 @@ WITH judged AS MATERIALIZED (
                                           $4::text[] AS a3, $5::numeric[] AS a4,
                                           $6::timestamp with time zone[] AS a5,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -184,7 +188,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::numeric[] AS a4,
                                           $6::timestamp with time zone[] AS a5
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -243,7 +247,7 @@ WITH judged AS MATERIALIZED (
                                           $4::text[] AS a3, $5::numeric[] AS a4,
                                           $6::timestamp with time zone[] AS a5,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."amount", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -269,7 +273,8 @@ WITH judged AS MATERIALIZED (
 )
 SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
-       r."id", r."status", r."plan", r."amount", r."updated_at"
+       r."id", r."status", r."plan", r."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text)
   FROM (
     SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,

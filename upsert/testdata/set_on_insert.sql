@@ -30,14 +30,16 @@ WITH event AS (
             t."payload", t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."public_id", a."status", a."payload", a."updated_at"
+       a."id", a."public_id", a."status", a."payload",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text)
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN (s."status", s."payload"::text) IS NOT DISTINCT FROM (e."status", e."payload"::text) THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."public_id", s."status", s."payload", s."updated_at"
+       s."id", s."public_id", s."status", s."payload",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -62,14 +64,16 @@ WITH event AS (
   RETURNING old."id" IS NULL AS pgonce_new, t."id", t."public_id", t."status", t."payload", t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."public_id", a."status", a."payload", a."updated_at"
+       a."id", a."public_id", a."status", a."payload",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text)
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN (s."status", s."payload"::text) IS NOT DISTINCT FROM (e."status", e."payload"::text) THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."public_id", s."status", s."payload", s."updated_at"
+       s."id", s."public_id", s."status", s."payload",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -92,7 +96,7 @@ WITH judged AS MATERIALIZED (
                                           $4::text[] AS a3, $5::text[] AS a4,
                                           $6::timestamp with time zone[] AS a5,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."payload", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -143,7 +147,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::text[] AS a4,
                                           $6::timestamp with time zone[] AS a5
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."payload", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -191,7 +195,7 @@ WITH judged AS MATERIALIZED (
                                           $4::text[] AS a3, $5::text[] AS a4,
                                           $6::timestamp with time zone[] AS a5,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."payload", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -212,7 +216,8 @@ WITH judged AS MATERIALIZED (
 )
 SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
-       r."id", r."public_id", r."status", r."payload", r."updated_at"
+       r."id", r."public_id", r."status", r."payload",
+       pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text)
   FROM (
     SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,

@@ -32,14 +32,16 @@ WITH event AS (
             t."updated_at", t."rank"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."status", a."plan", a."updated_at", a."rank"
+       a."id", a."status", a."plan",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text), a."rank"
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN 'raced'
             WHEN (s."updated_at", s."rank") > (e."updated_at", e."rank") THEN 'stale'
             WHEN (s."status", s."plan") IS NOT DISTINCT FROM (e."status", e."plan") THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."status", s."plan", s."updated_at", s."rank"
+       s."id", s."status", s."plan",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text), s."rank"
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -65,14 +67,16 @@ WITH event AS (
   RETURNING old."id" IS NULL AS pgonce_new, t."id", t."status", t."plan", t."updated_at", t."rank"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."status", a."plan", a."updated_at", a."rank"
+       a."id", a."status", a."plan",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text), a."rank"
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN 'raced'
             WHEN (s."updated_at", s."rank") > (e."updated_at", e."rank") THEN 'stale'
             WHEN (s."status", s."plan") IS NOT DISTINCT FROM (e."status", e."plan") THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."status", s."plan", s."updated_at", s."rank"
+       s."id", s."status", s."plan",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text), s."rank"
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -94,7 +98,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
                                           $6::integer[] AS a5, set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -146,7 +150,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
                                           $6::integer[] AS a5
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -194,7 +198,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
                                           $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
                                           $6::integer[] AS a5, set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -216,7 +220,8 @@ WITH judged AS MATERIALIZED (
 )
 SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
-       r."id", r."status", r."plan", r."updated_at", r."rank"
+       r."id", r."status", r."plan",
+       pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text), r."rank"
   FROM (
     SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,

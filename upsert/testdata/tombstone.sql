@@ -48,7 +48,9 @@ WITH event AS MATERIALIZED (
             t."amount", t."deleted_at", t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."status", a."public_id", a."amount", a."deleted_at", a."updated_at"
+       a."id", a."status", a."public_id", a."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."deleted_at"), 'hex'::pg_catalog.text),
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text)
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -59,7 +61,9 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
                  AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2)
                  AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
+       s."id", s."status", s."public_id", s."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."deleted_at"), 'hex'::pg_catalog.text),
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -93,7 +97,9 @@ WITH event AS MATERIALIZED (
             t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."status", a."public_id", a."amount", a."deleted_at", a."updated_at"
+       a."id", a."status", a."public_id", a."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."deleted_at"), 'hex'::pg_catalog.text),
+       pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text)
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
@@ -104,7 +110,9 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
                  AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2)
                  AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
+       s."id", s."status", s."public_id", s."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."deleted_at"), 'hex'::pg_catalog.text),
+       pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -136,7 +144,7 @@ WITH judged AS MATERIALIZED (
                                           $6::timestamp with time zone[] AS a5,
                                           $7::timestamp with time zone[] AS a6,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -204,7 +212,7 @@ WITH judged AS MATERIALIZED (
                                           $4::text[] AS a3, $5::numeric[] AS a4,
                                           $6::timestamp with time zone[] AS a5,
                                           $7::timestamp with time zone[] AS a6
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -269,7 +277,7 @@ WITH judged AS MATERIALIZED (
                                           $6::timestamp with time zone[] AS a5,
                                           $7::timestamp with time zone[] AS a6,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -298,7 +306,9 @@ WITH judged AS MATERIALIZED (
 )
 SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
-       r."id", r."status", r."public_id", r."amount", r."deleted_at", r."updated_at"
+       r."id", r."status", r."public_id", r."amount",
+       pg_catalog.encode(pg_catalog.timestamptz_send(r."deleted_at"), 'hex'::pg_catalog.text),
+       pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text)
   FROM (
     SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,

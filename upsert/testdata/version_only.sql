@@ -24,14 +24,16 @@ WITH event AS (
   RETURNING current_setting('pgonce.hit', true) = '' AS pgonce_new, t."id", t."updated_at", t."status"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."updated_at", a."status"
+       a."id", pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text),
+       a."status"
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN true THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."updated_at", s."status"
+       s."id", pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text),
+       s."status"
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -53,14 +55,16 @@ WITH event AS (
   RETURNING old."id" IS NULL AS pgonce_new, t."id", t."updated_at", t."status"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
-       a."id", a."updated_at", a."status"
+       a."id", pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text),
+       a."status"
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" > e."updated_at" THEN 'stale'
             WHEN true THEN 'unchanged'
             ELSE 'conflict' END,
-       s."id", s."updated_at", s."status"
+       s."id", pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text),
+       s."status"
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
 
@@ -80,7 +84,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1,
                                           $3::timestamp with time zone[] AS a2,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."updated_at", s."status"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -126,7 +130,7 @@ WITH judged AS MATERIALIZED (
                     FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1,
                                           $3::timestamp with time zone[] AS a2
-                                  OFFSET 0) AS a) AS u) AS v) AS q) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."updated_at", s."status"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -168,7 +172,7 @@ WITH judged AS MATERIALIZED (
                             FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1,
                                           $3::timestamp with time zone[] AS a2,
                                           set_config('pgonce.hit', '', true)
-                                  OFFSET 0) AS a) AS u) AS v) AS e
+                                   WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."updated_at", s."status"
                          FROM "subscription" AS s
                         WHERE s."id" = e."id"
@@ -187,7 +191,8 @@ WITH judged AS MATERIALIZED (
 )
 SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
-       r."id", r."updated_at", r."status"
+       r."id", pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text),
+       r."status"
   FROM (
     SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
