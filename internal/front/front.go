@@ -23,7 +23,7 @@ type Settings struct {
 
 const defaultTries = 10
 
-var errTries = errors.New("Tries must not be negative; 0 means 10")
+var errTries = errors.New("negative Tries; 0 means 10")
 
 // Claim checks the table, and makes of a valid key what the engine takes. Its error is a *claim.Failure.
 func (s Settings) Claim(f Facts) (*claim.Claim, error) {

@@ -13,7 +13,7 @@ import (
 var (
 	errLease     = errors.New("the lease must be positive")
 	errReadOnly  = errors.New("TxOptions are read-only: what Send brings could never be confirmed")
-	errNoSend    = errors.New("Send is nil")
+	errNoSend    = errors.New("no Send: it is nil")
 	errLongLease = errors.New("the lease is longer than the provider remembers, so that no second attempt could ever be made")
 	errNotHeld   = errors.New("this Reservation holds nothing; take one that Reserve returned with Executed")
 )
