@@ -264,7 +264,7 @@ func (c valueTest) run(t *testing.T, id, typ string, s sample) {
 		}
 	}
 	do, first := s.stmt(c.table), true
-	for _, w := range append(c.ways, driver{"strange settings", c.strange}) {
+	for _, w := range slices.Concat(c.ways, []driver{{"strange settings", c.strange}}) {
 		for _, many := range []bool{false, true} {
 			at := fmt.Sprint(id, w.name, many)
 			fail := func(format string, args ...any) {
