@@ -44,8 +44,10 @@ var mechanisms = []mechanism{
 	},
 	{
 		"One effect per key", "fn runs only for the row that was inserted", []edit{
-			{"internal/claim/do.go", "if err != nil || !fresh {", "if err != nil || !fresh && fresh {"},
-			{"internal/claim/run.go", "	if !fresh {\n", "	if !fresh && tx == nil {\n"},
+			{
+				"internal/claim/claim.go", "	if s.Rows == 0 {\n		return false, nil\n	}\n	if c.token == nil {",
+				"	if s.Rows == 0 {\n		c.token = new(int64)\n		return true, nil\n	}\n	if c.token == nil {",
+			},
 		}, "./idem", "^TestConformance$/^cache_statement$/^Concurrent$/^RunOneKey$",
 	},
 	{
