@@ -51,7 +51,22 @@ func TestReadme(t *testing.T) {
 	r := readRepository(t)
 	report(t, r.checkReadme(text))
 	report(t, r.checkCode("README.md", text))
-	report(t, r.checkPromises("README.md", text))
+	report(t, r.checkPromises("README.md", text, "promise", "mechanism", "test"))
+
+	const name = ".github/README.pt-BR.md"
+	portuguese := find(t, name)
+	report(t, r.checkReadme(portuguese))
+	report(t, r.checkCode(name, portuguese))
+	report(t, r.checkPromises(name, portuguese, "promessa", "mecanismo", "teste"))
+	// The two say the same: each promise has the tests of its twin, and each program is the other's.
+	if a, b := testName.FindAllString(text, -1), testName.FindAllString(portuguese, -1); !slices.Equal(a, b) {
+		t.Errorf("%s names other tests: %v, not %v", name, b, a)
+	}
+	if a, b := fences(text), fences(portuguese); len(a) != len(b) || !slices.EqualFunc(a, b, func(a, b fence) bool {
+		return a.code == b.code
+	}) {
+		t.Errorf("%s shows other code", name)
+	}
 }
 
 // TestLinks follows the relative links of every Markdown file.
@@ -119,17 +134,17 @@ func (r repository) checkCode(name, text string) (complaints []string) {
 }
 
 // checkPromises looks for the tests that the table of promises names.
-func (r repository) checkPromises(name, text string) (complaints []string) {
+func (r repository) checkPromises(name, text, promise, mechanism, test string) (complaints []string) {
 	complain := func(format string, args ...any) {
 		complaints = append(complaints, name+": "+fmt.Sprintf(format, args...))
 	}
-	tb, col, ok := tableWith(text, "promise", "mechanism", "test")
+	tb, col, ok := tableWith(text, promise, mechanism, test)
 	if !ok || len(tb.rows) == 0 {
-		complain("no table with the columns promise, mechanism, test")
+		complain("no table with the columns %s, %s, %s", promise, mechanism, test)
 	}
 	for _, row := range tb.rows {
-		if cell(row, col["mechanism"]) == "" || !testName.MatchString(cell(row, col["test"])) {
-			complain("the promise %q needs a mechanism and the name of a test", cell(row, col["promise"]))
+		if cell(row, col[mechanism]) == "" || !testName.MatchString(cell(row, col[test])) {
+			complain("the promise %q needs a mechanism and the name of a test", cell(row, col[promise]))
 		}
 	}
 	text = stripCode(text)
@@ -181,6 +196,9 @@ func TestReadmeSeesOffenders(t *testing.T) {
 		tests: map[string][]string{"TestDo": {"idem/do_test.go"}, "FuzzKey": {"idem/key_test.go"}},
 		docs:  map[string]string{"README.md": "# The `Do` function, once\n"},
 	}
+	promises := func(name, text string) []string {
+		return r.checkPromises(name, text, "promise", "mechanism", "test")
+	}
 	const head = "| Promise | Mechanism | Test |\n|---|---|---|\n"
 	for _, tc := range []struct {
 		name  string
@@ -191,15 +209,15 @@ func TestReadmeSeesOffenders(t *testing.T) {
 		{"code", r.checkCode, "```go\nfunc f() {\n\ta := 1\n}\n```\n", ""},
 		{"other code", r.checkCode, "```go\nfunc f() {\n\ta := 2\n}\n```\n", "README.md:2: this Go code"},
 		{"no code", r.checkCode, "```sh\ngo run x\n```\n", "no Go code"},
-		{"promise", r.checkPromises, head + "| once | PRIMARY KEY | [`TestDo`](idem/do_test.go), `FuzzKey` |\n", ""},
-		{"promise, link to the package", r.checkPromises, head + "| once | PRIMARY KEY | [`TestDo`](idem) |\n", ""},
-		{"promise, test gone", r.checkPromises, head + "| once | PRIMARY KEY | `TestGone` |\n", "no test TestGone"},
-		{"promise, test elsewhere", r.checkPromises, head + "| once | PRIMARY KEY | [`FuzzKey`](idem/do_test.go) |\n", "not in idem/do_test.go"},
-		{"promise without a test", r.checkPromises, head + "| once | PRIMARY KEY | |\n", "needs a mechanism"},
-		{"promise without a mechanism", r.checkPromises, head + "| once | | `TestDo` |\n", "needs a mechanism"},
-		{"promise, short row", r.checkPromises, head + "| once |\n", "needs a mechanism"},
-		{"no promises", r.checkPromises, head, "no table"},
-		{"test in the text", r.checkPromises, head + "| once | PRIMARY KEY | `TestDo` |\n\nSee `TestGone`.\n", "no test TestGone"},
+		{"promise", promises, head + "| once | PRIMARY KEY | [`TestDo`](idem/do_test.go), `FuzzKey` |\n", ""},
+		{"promise, link to the package", promises, head + "| once | PRIMARY KEY | [`TestDo`](idem) |\n", ""},
+		{"promise, test gone", promises, head + "| once | PRIMARY KEY | `TestGone` |\n", "no test TestGone"},
+		{"promise, test elsewhere", promises, head + "| once | PRIMARY KEY | [`FuzzKey`](idem/do_test.go) |\n", "not in idem/do_test.go"},
+		{"promise without a test", promises, head + "| once | PRIMARY KEY | |\n", "needs a mechanism"},
+		{"promise without a mechanism", promises, head + "| once | | `TestDo` |\n", "needs a mechanism"},
+		{"promise, short row", promises, head + "| once |\n", "needs a mechanism"},
+		{"no promises", promises, head, "no table"},
+		{"test in the text", promises, head + "| once | PRIMARY KEY | `TestDo` |\n\nSee `TestGone`.\n", "no test TestGone"},
 		{"link", r.checkLinks, "[a](idem) [b](idem/do_test.go) [c](https://example.com/x) [d](#the-do-function-once)", ""},
 		{"link to nothing", r.checkLinks, "[a](idem/gone.go)", "not there"},
 		{"link to no heading", r.checkLinks, "[a](README.md#gone)", "no such heading"},
