@@ -95,7 +95,7 @@
 //	ErrExpired               the key's time is before the retention        after a look  no      422
 //	ErrFuture                the key's time is in the future               after a look  no      422
 //	ErrNested                fn called for its own key                     no            no      500, wake somebody
-//	*FinalError              the key ended in a final failure              yes           no      the stored one
+//	*FinalError              the key ended in a final failure              yes           no      422, or what you stored
 //	*KeyError                the key cannot be stored                      dead letter   no      400
 //	*Error, Unknown          COMMIT was not answered                       no            later   503, Retry-After
 //	40001, 40P01             a conflict, after Run's tries or with Do      no            later   503, Retry-After
@@ -104,8 +104,11 @@
 //	57014                    your statement_timeout, or a cancel request   no            later   503, Retry-After
 //	25006                    connected to a standby                        no            later   503, Retry-After
 //	42P01, 42P10, 42501      the table, its constraint or a right missing  no            no      500, wake somebody
+//	42703, 55000             a column missing, the constraint deferrable   no            no      500, wake somebody
 //	no partition for it      dedup.Table.Maintain has not run              no            no      500, wake somebody
 //	the context's error      the caller gave up; nothing was done          no            later   503, Retry-After
+//	Send's own error         no answer, and the provider Remembers         no            later   503, Retry-After
+//	Send's, Remembers 0      no answer, and none will be asked for         no            no      500, wake somebody
 //	fn's own error           whatever fn returned, unchanged               fn's to say   -       fn's to say
 //
 // [Retryable] is the column "again?": true for later. Where it is false, keep the message until somebody has looked.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -144,6 +145,15 @@ var errorRows = map[string]func(s *site) error{
 		s.sql(`DROP TABLE processed_events`)
 		return wantCode(s, "42P01")(idem.Run(s.ctx, s.sound, stripe.Key("1"), nothing))
 	},
+	"42703, 55000": func(s *site) error {
+		s.sql(`ALTER TABLE processed_events DROP COLUMN token`)
+		_ = wantCode(s, "42703")(idem.Run(s.ctx, s.sound, stripe.Key("1"), nothing))
+		s.sql(`ALTER TABLE processed_events ADD COLUMN token bigint, DROP CONSTRAINT processed_events_pkey`)
+		s.sql(`ALTER TABLE processed_events ADD PRIMARY KEY (key, operation, source) DEFERRABLE`)
+		return wantCode(s, "55000")(idem.Run(s.ctx, s.sound, stripe.Key("1"), nothing))
+	},
+	"Send's own error":    unanswered(time.Hour),
+	"Send's, Remembers 0": unanswered(0),
 	"the context's error": func(s *site) error {
 		ctx, cancel := context.WithCancel(s.ctx)
 		cancel()
@@ -155,6 +165,17 @@ var errorRows = map[string]func(s *site) error{
 		require.Same(s, own, err)
 		return err
 	},
+}
+
+// unanswered is a Call whose Send returns an error without a mark.
+func unanswered(remembers time.Duration) func(*site) error {
+	return func(s *site) error {
+		own := errors.New("no answer")
+		_, out, err := idem.Call[int]{
+			Lease: time.Minute, Remembers: remembers, Send: func(context.Context, string) (int, error) { return 0, own },
+		}.Run(s.ctx, s.sound, stripe.Key("1"))
+		return wantIs(s, own)(out, err)
+	}
 }
 
 func wantIs(s *site, want error) func(idem.Outcome, error) error {
@@ -233,6 +254,10 @@ func TestErrorTable(t *testing.T) {
 			s := newSite(t)
 			err := produce(s)
 			require.Equal(t, cells[3] == "later", idem.Retryable(err), "%v", err)
+			if status, bad := strconv.Atoi(cells[4][:3]); bad == nil { // else it is for fn to say
+				require.Equal(t, status, idem.HTTPStatus(err), "%v", err)
+				require.Equal(t, strings.Contains(cells[4], "Retry-After"), idem.RetryAfter(err) > 0, "%v", err)
+			}
 			require.Equal(t, cells[2] == "yes" && cells[0] != "*FinalError", err == nil)
 			require.NotContains(t, errText(err), "SECRET")
 		})

@@ -105,6 +105,8 @@ type Once struct {
 // A tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[Error], and nothing is sent: outside of a transaction
 // the key would be committed alone.
 //
+// Several keys in one transaction: claim them in one order everywhere. Else two transactions can deadlock (40P01).
+//
 // The caller owns tx: Do begins, commits and rolls back nothing. A ctx that ends during a statement closes tx's
 // connection, as in pgx. tx is not safe for concurrent use; Do on different transactions is. fn must not be nil.
 func Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
@@ -128,6 +130,8 @@ func Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx
 // A COMMIT whose reply is lost is settled by claiming again. The row says whether it took place, and by its token, which
 // this call chose at random, whose it is. That holds after a failover, too. Run returns Executed only where the committed row is its own. Where it cannot find out before ctx or the tries end, it
 // returns an *[Error] with Unknown set; the same key, delivered again, gets the right answer.
+//
+// A Run that fn calls for another key takes a second connection. On a small pool all callers may wait for one.
 //
 // Run owns the transaction and leaves none open, and no connection taken, on any path. It is safe for concurrent use
 // where db is. fn must not be nil.

@@ -98,6 +98,8 @@ type Once struct {
 // the claim is committed alone. Do finds that after fn, and returns an *[idem.Error] of stage "fn"; the key stays. End
 // transactions by Commit and Rollback alone.
 //
+// Several keys in one transaction: claim them in one order everywhere. Else two transactions can deadlock (40P01).
+//
 // The caller owns tx: Do begins, commits and rolls back nothing, with one exception. Where fn failed and the server
 // cannot be told to fail tx, because rows are open or the connection is lost, Do rolls tx back: database/sql would close
 // the rows by itself, and commit. A tx that has neither Rollback nor Raw cannot be helped then; roll it back.
@@ -133,6 +135,8 @@ func Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx)
 // ctx is that of every statement. The transaction is begun with a context of its own, so that database/sql does not roll
 // back behind fn's back when ctx ends; fn's next statement with ctx fails, and Run rolls back. A ctx that ends before
 // COMMIT is sent is a plain no; one that ends afterwards, before the reply, may be Unknown.
+//
+// A Run that fn calls for another key takes a second connection. On a small pool all callers may wait for one.
 //
 // Run owns the transaction and leaves none open, and no connection taken, on any path. It is safe for concurrent use
 // where db is. fn must not be nil.
