@@ -25,7 +25,8 @@
 // # How many tables
 //
 // One is enough for most programs: source and operation are part of every key. Two consumer groups that must each
-// process every message take an operation each in their idem.Scope. Two senders whose windows differ much take a table each.
+// process every message take an operation each in their idem.Scope. Two senders whose windows differ much take a
+// table each.
 //
 // # Layouts
 //
@@ -87,11 +88,12 @@
 //   - A table of layout Weekly that comes back from a backup some weeks old may have no partition for this week. Claims fail with
 //     an error that names the table, and nothing runs, until Maintain or [Migrate] has run: do that first.
 //
-// A key that is restored or replicated without its effects stays a duplicate: the effect is lost, and nothing says so. Restore and
-// publish the table together with the tables of its effects, all from one moment.
+// A key that is restored or replicated without its effects stays a duplicate: the effect is lost, and nothing says
+// so. Restore and publish the table together with the tables of its effects, all from one moment.
 //
-// With a synchronous standby, a COMMIT whose wait is cancelled (a cancelled query, an administrator, a fast shutdown) is
-// committed here, and the server says so with a warning alone. The outcome is executed, though no standby may have it: after a failover it may be lost.
+// With a synchronous standby, a COMMIT whose wait is cancelled (a cancelled query, an administrator, a fast shutdown)
+// is committed here, and the server says so with a warning alone. The outcome is executed, though no standby may have
+// it: after a failover it may be lost.
 //
 // How much can be lost: with asynchronous replication what the standby had not received, normally less than a second, but
 // without a bound; with synchronous_standby_names and synchronous_commit = on nothing that was acknowledged, as long as

@@ -17,10 +17,10 @@ import (
 //
 //   - it makes the partitions of 8 weeks to come. Where that fails, the error names the last week that has one;
 //   - it drops the partitions that have expired, a day after their last key has: Retention and a day after the end of
-//     their week, by the database's clock. One that holds a key which is not done (reserved, unfinished) is kept, named in
-//     Stats, and looked at again the next time. So is one that it has not made itself: of another name, as one made by hand
-//     has, or those from before the table was renamed or moved to another schema. Rename those, or drop them yourself. A partition
-//     that you detached by hand after it had expired is yours: it is never dropped;
+//     their week, by the database's clock. One that holds a key which is not done (reserved, unfinished) is kept,
+//     named in Stats, and looked at again the next time. So is one that it has not made itself: of another name, as
+//     one made by hand has, or those from before the table was renamed or moved to another schema. Rename those, or
+//     drop them yourself. A partition that you detached by hand after it had expired is yours: it is never dropped;
 //   - it mends what a run that was killed has left half done.
 //
 // No claim waits for it: it takes no lock on the table that a claim would conflict with, and DETACH ... CONCURRENTLY waits

@@ -16,13 +16,14 @@ import (
 type Problem struct {
 	Table string // the table, with its schema where it was found in one; empty where it is the session's
 
-	// Kind is a short name that stays the same from version to version: "table missing", "table in another schema", "not a
-	// table", "not our table" (it lacks a column of the key), "not logged", "column missing", "column type", "column nullable", "column default", "column generated", "collation",
-	// "constraint missing", "constraint deferrable", "index invalid", "index partial", "index on an expression", "index
-	// has more columns", "other unique index", "trigger" (before a statement), "trigger after", "rule", "foreign key", "other constraint"
-	// (EXCLUDE), "inheritance", "row security", "rights missing", "retention too short"; of
-	// partitioned layouts, "layout", "partition missing", "partition half detached"; of Weekly, "check missing", "check not
-	// validated", "default partition", "too few partitions ahead"; of the session, "asynchronous commit".
+	// Kind is a short name that stays the same from version to version: "table missing", "table in another schema", "not
+	// a table", "not our table" (it lacks a column of the key), "not logged", "column missing", "column type", "column
+	// nullable", "column default", "column generated", "collation", "constraint missing", "constraint deferrable",
+	// "index invalid", "index partial", "index on an expression", "index has more columns", "other unique index",
+	// "trigger" (before a statement), "trigger after", "rule", "foreign key", "other constraint" (EXCLUDE),
+	// "inheritance", "row security", "rights missing", "retention too short"; of partitioned layouts, "layout",
+	// "partition missing", "partition half detached"; of Weekly, "check missing", "check not validated", "default
+	// partition", "too few partitions ahead"; of the session, "asynchronous commit".
 	Kind string
 
 	Message string // what is wrong, and what it would lead to
@@ -66,20 +67,20 @@ func (e *VerifyError) Except(kinds ...string) error {
 	return left
 }
 
-// Verify proves from the catalog that each table backs its keys; with none given, the zero [Table]. It asks: is there a
-// unique index on exactly the key's columns; is it valid, ready, immediate, without WHERE and expressions; can none of
-// the columns be NULL; is their collation "C"; are the defaults those that a claim relies on; can no trigger, rule, foreign key,
-// EXCLUDE constraint, inheritance or row security change, keep, delete or hide a row;
-// is the table a logged one, and the one that the search path means; has the current role the rights to claim; and does the
-// table's Retention cover what its sender resends. Of the session it asks whether what it commits survives a crash of the
-// server (synchronous_commit).
+// Verify proves from the catalog that each table backs its keys; with none given, the zero [Table]. It asks: is there
+// a unique index on exactly the key's columns; is it valid, ready, immediate, without WHERE and expressions; can none
+// of the columns be NULL; is their collation "C"; are the defaults those that a claim relies on; can no trigger,
+// rule, foreign key, EXCLUDE constraint, inheritance or row security change, keep, delete or hide a row; is the table
+// a logged one, and the one that the search path means; has the current role the rights to claim; and does the
+// table's Retention cover what its sender resends. Of the session it asks whether what it commits survives a crash of
+// the server (synchronous_commit).
 //
 // Of partitioned layouts it asks as well: do the partitions of [Hash] take every key, and those of [Weekly] every week of the
 // window and four to come; is the week a function of the key, proved by validated CHECKs; is there no default partition, and
 // none that is half detached, not logged, or has an invalid index or a trigger of its own.
 //
-// Every enabled trigger on INSERT, UPDATE or DELETE is reported, for the catalog does not say what its function does. Accept
-// one that only writes elsewhere with Except("trigger after").
+// Every enabled trigger on INSERT, UPDATE or DELETE is reported, for the catalog does not say what its function does.
+// Accept one that only writes elsewhere with Except("trigger after").
 //
 // It returns nil when all of it holds, a *[VerifyError] with every problem where not, and any other error when it could
 // not ask. It reads pg_catalog only, takes no lock that a claim could wait for, and answers for the current role and search

@@ -43,8 +43,8 @@ func aged(t *testing.T, layout dedup.Layout, name, back string) (*pgxpool.Pool, 
 	return pool, table
 }
 
-// An old table is brought forward beside old programs: they go on before, meanwhile and afterwards, and it gets what a new
-// one has. A transaction that stays open keeps Migrate waiting, and not every other claim.
+// An old table is brought forward beside old programs: they go on before, meanwhile and afterwards, and it gets what
+// a new one has. A transaction that stays open keeps Migrate waiting, and not every other claim.
 func TestMigrateForward(t *testing.T) {
 	for _, old := range olds {
 		t.Run(old.name, func(t *testing.T) {

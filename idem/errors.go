@@ -61,9 +61,10 @@ type Error struct {
 	Scope Scope
 	Table string // as in dedup.Table.Name; empty for the default table
 
-	// Stage is where it came: "table", "settings", "claim", "confirm" (reading the row that the claim met; settling a reservation; a
-	// transaction that was lost behind fn), "fn" (what fn did to its transaction), "commit", "lookup", "forget", "value" (what was to be stored, or is), "store",
-	// "reserve", "send" (before or after the call to the provider), "extend", "release", "fail", "void", "open".
+	// Stage is where it came: "table", "settings", "claim", "confirm" (reading the row that the claim met; settling a
+	// reservation; a transaction that was lost behind fn), "fn" (what fn did to its transaction), "commit", "lookup",
+	// "forget", "value" (what was to be stored, or is), "store", "reserve", "send" (before or after the call to the
+	// provider), "extend", "release", "fail", "void", "open".
 	Stage string
 
 	// Unknown is true where COMMIT was not answered and what came of it could not be found out: the effect is there once,
@@ -94,11 +95,12 @@ func (e *Error) Unwrap() error { return e.Err }
 // CommitUnknown is what pgerr.CommitUnknown asks: only an error of the commit can leave it open.
 func (e *Error) CommitUnknown() bool { return e.Unknown }
 
-// Retryable reports whether the same delivery, sent again later, may succeed without anybody's doing: another call held
-// the key, a serialization failure or deadlock, a lost or refused connection, a server that is starting or short of
-// something, a limit of time that was reached, an error of [Call].Send after which the next delivery makes another attempt, a context that ended or a pool that was closed (a consumer that shuts
-// down must not send what it was at to the dead letters), a COMMIT of unknown outcome. Everything else is false, a nil error too. False does not mean
-// that the message may be thrown away: a missing table, say, wants an operator, and then the delivery again.
+// Retryable reports whether the same delivery, sent again later, may succeed without anybody's doing: another call
+// held the key, a serialization failure or deadlock, a lost or refused connection, a server that is starting or short
+// of something, a limit of time that was reached, an error of [Call].Send after which the next delivery makes another
+// attempt, a context that ended or a pool that was closed (a consumer that shuts down must not send what it was at to
+// the dead letters), a COMMIT of unknown outcome. Everything else is false, a nil error too. False does not mean that
+// the message may be thrown away: a missing table, say, wants an operator, and then the delivery again.
 //
 // It is about the delivery, pgerr.Retryable about running a transaction again at once: that one is false for reached limits.
 func Retryable(err error) bool {

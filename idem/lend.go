@@ -9,7 +9,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// lender returns how connections are taken out of db; nil where db is a wrapper, whose own SendBatch must see every batch.
+// lender returns how connections are taken out of db; nil where db is a wrapper, whose own SendBatch must see every
+// batch.
 func lender(db DB) pg.Lend {
 	switch db := db.(type) {
 	case *pgxpool.Pool:

@@ -17,9 +17,9 @@ import (
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
 
-// While Maintain makes and drops partitions, and handlers hold their transactions for half a second, no claim waits for it
-// for longer than 150 ms: the server counts, by lock_timeout, so that a machine that is busy with other things adds nothing.
-// The times are only logged, beside those of claims on a table that nobody maintains.
+// While Maintain makes and drops partitions, and handlers hold their transactions for half a second, no claim waits
+// for it for longer than 150 ms: the server counts, by lock_timeout, so that a machine that is busy with other things
+// adds nothing. The times are only logged, beside those of claims on a table that nobody maintains.
 func TestMaintainHoldsNoClaimUp(t *testing.T) {
 	ctx := t.Context()
 	cfg := pgtest.Config(t)

@@ -33,9 +33,10 @@ func (o Outcome) String() string {
 	return "none"
 }
 
-// DB is what [Run] needs to begin its transaction: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
-// A pgx.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not compile; a
-// connection that is in a transaction is refused. Over a wrapper a duplicate takes one round trip more, for its ROLLBACK.
+// DB is what [Run] needs to begin its transaction: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of
+// one. A pgx.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not
+// compile; a connection that is in a transaction is refused. Over a wrapper a duplicate takes one round trip more,
+// for its ROLLBACK.
 type DB interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
@@ -53,13 +54,14 @@ type Once struct {
 	// Do, MaxWait costs four short statements in the claim's round trip; a context that ends during the wait, instead,
 	// costs the transaction and its connection.
 	//
-	// It does not bound the wait for a lock on the table itself (DDL), which may come while the driver prepares the claim:
-	// a lock_timeout of the session does. Each Do with MaxWait is a subtransaction, and from the 65th in one transaction on
-	// PostgreSQL looks them up more slowly. A server too slow to claim within MaxWait gets ErrInProgress, too.
+	// It does not bound the wait for a lock on the table itself (DDL), which may come while the driver prepares the
+	// claim: a lock_timeout of the session does. Each Do with MaxWait is a subtransaction, and from the 65th in one
+	// transaction on PostgreSQL looks them up more slowly. A server too slow to claim within MaxWait gets ErrInProgress,
+	// too.
 	MaxWait time.Duration
 
-	// Tries is how many transactions Run begins at the most. 0 means 10, less is refused: with the pauses between them (exponential, at
-	// most 1 s, random), about two seconds.
+	// Tries is how many transactions Run begins at the most. 0 means 10, less is refused: with the pauses between them
+	// (exponential, at most 1 s, random), about two seconds.
 	Tries int
 
 	// TxOptions are those of Run's transactions. The zero value is the server's default isolation.
@@ -86,24 +88,25 @@ type Once struct {
 //     tx, as always. Where nothing was sent, for rows are open or ctx is done, tx stays as it was. [ErrInProgress],
 //     [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable.
 //
-// fn gets tx back behind a wrapper whose Commit and Rollback refuse; calling them fails the call. A nested tx.Begin is
-// fn's to use. fn that swallows an SQL error, or leaves rows open, gets an error from Do though it returned nil. fn must
-// not end the transaction in SQL text: what it committed so stays, the key perhaps without the whole effect. Do finds a
-// COMMIT or ROLLBACK, also where fn then fails, and returns an *[Error] of the stage "fn", which is not [Retryable]; of a
-// BEGIN behind it (ROLLBACK AND CHAIN) pgx cannot tell it, nor of a ROLLBACK TO a savepoint that is older than the call: both
-// take the key, and what fn does afterwards is committed without it. [Returning] finds them, and so does idemsql. What fn
-// does outside of tx (mail, HTTP) is not undone by a roll back, and is done
-// again by the next delivery.
+// fn gets tx back behind a wrapper whose Commit and Rollback refuse; calling them fails the call. A nested tx.Begin
+// is fn's to use. fn that swallows an SQL error, or leaves rows open, gets an error from Do though it returned nil.
+// fn must not end the transaction in SQL text: what it committed so stays, the key perhaps without the whole effect.
+// Do finds a COMMIT or ROLLBACK, also where fn then fails, and returns an *[Error] of the stage "fn", which is not
+// [Retryable]; of a BEGIN behind it (ROLLBACK AND CHAIN) pgx cannot tell it, nor of a ROLLBACK TO a savepoint that is
+// older than the call: both take the key, and what fn does afterwards is committed without it. [Returning] finds
+// them, and so does idemsql. What fn does outside of tx (mail, HTTP) is not undone by a roll back, and is done again
+// by the next delivery.
 //
 // Inside of fn, a call that writes the same key (Do, [Run], [Once.Forget], [Once.Reserve], [Call], a method of its
-// [Reservation]) is [ErrNested], before any SQL, and the call around it fails, even where fn swallows that error. It is
-// known by fn's ctx and by fn's tx (also one of its tx.Begin). So it holds for a goroutine that fn starts with its ctx, until fn has
-// returned. Goroutines with the caller's ctx are other deliveries: they wait. Not found is a call with neither:
-// with the caller's own tx and a ctx from elsewhere it is taken for a duplicate. A table in another database counts as
-// the same one. So do two names of a table of which one lacks the schema. Give such an effect an operation of its own.
+// [Reservation]) is [ErrNested], before any SQL, and the call around it fails, even where fn swallows that error. It
+// is known by fn's ctx and by fn's tx (also one of its tx.Begin). So it holds for a goroutine that fn starts with its
+// ctx, until fn has returned. Goroutines with the caller's ctx are other deliveries: they wait. Not found is a call
+// with neither: with the caller's own tx and a ctx from elsewhere it is taken for a duplicate. A table in another
+// database counts as the same one. So do two names of a table of which one lacks the schema. Give such an effect an
+// operation of its own.
 //
-// A tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[Error], and nothing is sent: outside of a transaction
-// the key would be committed alone.
+// A tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[Error], and nothing is sent: outside of a
+// transaction the key would be committed alone.
 //
 // Several keys in one transaction: claim them in one order everywhere. Else two transactions can deadlock (40P01).
 //
@@ -124,12 +127,14 @@ func Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx
 // growing random pauses: fn may run more than once, and only its last run is committed. So fn must set what it keeps
 // outside of tx, not add to it, and its effects outside of the database may be repeated.
 //
-// fn must not end the transaction in SQL text, see [Do]: after "ROLLBACK; BEGIN" the key is gone, and the effect is committed.
-// Run does not ask the server before COMMIT whether the row is there, for that would cost every first delivery.
+// fn must not end the transaction in SQL text, see [Do]: after "ROLLBACK; BEGIN" the key is gone, and the effect is
+// committed. Run does not ask the server before COMMIT whether the row is there, for that would cost every first
+// delivery.
 //
-// A COMMIT whose reply is lost is settled by claiming again. The row says whether it took place, and by its token, which
-// this call chose at random, whose it is. That holds after a failover, too. Run returns Executed only where the committed row is its own. Where it cannot find out before ctx or the tries end, it
-// returns an *[Error] with Unknown set; the same key, delivered again, gets the right answer.
+// A COMMIT whose reply is lost is settled by claiming again. The row says whether it took place, and by its token,
+// which this call chose at random, whose it is. That holds after a failover, too. Run returns Executed only where the
+// committed row is its own. Where it cannot find out before ctx or the tries end, it returns an *[Error] with Unknown
+// set; the same key, delivered again, gets the right answer.
 //
 // A Run that fn calls for another key takes a second connection. On a small pool all callers may wait for one.
 //

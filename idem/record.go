@@ -77,11 +77,11 @@ func record(r claim.Record) Record {
 	}
 }
 
-// Forget deletes the key in the caller's transaction; once that commits, the next delivery runs the effect again. It is
-// for operators and tests: for an effect that was undone by hand, say. It returns [ErrNotFound] where there is no row,
-// and [ErrInProgress] or [ErrUnfinished] for a reservation, which it leaves alone; after those tx is usable. A claim that
-// is not committed yet is not seen: ErrNotFound, and the key is there once that commits. A tx that was ended in SQL text
-// is an *[Error], and nothing is sent.
+// Forget deletes the key in the caller's transaction; once that commits, the next delivery runs the effect again. It
+// is for operators and tests: for an effect that was undone by hand, say. It returns [ErrNotFound] where there is no
+// row, and [ErrInProgress] or [ErrUnfinished] for a reservation, which it leaves alone; after those tx is usable. A
+// claim that is not committed yet is not seen: ErrNotFound, and the key is there once that commits. A tx that was
+// ended in SQL text is an *[Error], and nothing is sent.
 func (o Once) Forget(ctx context.Context, tx pgx.Tx, key Key) error {
 	c, err := o.claim(key)
 	if err != nil {

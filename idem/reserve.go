@@ -69,12 +69,13 @@ func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) 
 	return Reservation{Key: key, Attempt: int(held.Attempt), once: o, lease: *held}, Executed, nil
 }
 
-// Confirm settles the key as done, with a value for duplicates (at most dedup.MaxValueBytes; nil: none), in the caller's
-// transaction: what the answer of the provider leads to in the database belongs into the same one. The lease may have run
-// out meanwhile, as long as nobody took over. A tx at REPEATABLE READ whose snapshot is older than the reservation does not
-// see it: that is ErrLostLease, too. So it is where the search path leads an unqualified table name to another table; where
-// there is no row at all, the error's text names both reasons. After an error, [ErrLostLease] among them, tx is failed, as after an SQL
-// error, so that this holder's writes cannot be committed; unless nothing was sent, see [Do]. The caller owns tx.
+// Confirm settles the key as done, with a value for duplicates (at most dedup.MaxValueBytes; nil: none), in the
+// caller's transaction: what the answer of the provider leads to in the database belongs into the same one. The lease
+// may have run out meanwhile, as long as nobody took over. A tx at REPEATABLE READ whose snapshot is older than the
+// reservation does not see it: that is ErrLostLease, too. So it is where the search path leads an unqualified table
+// name to another table; where there is no row at all, the error's text names both reasons. After an error,
+// [ErrLostLease] among them, tx is failed, as after an SQL error, so that this holder's writes cannot be committed;
+// unless nothing was sent, see [Do]. The caller owns tx.
 //
 // Duplicates of a [Call] decode value as JSON: to settle one of those by hand, give it the JSON of its answer.
 func (r Reservation) Confirm(ctx context.Context, tx pgx.Tx, value []byte) error {

@@ -114,8 +114,8 @@ func (a argsTracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.Trac
 func (a argsTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 func (a argsTracer) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// clockless returns args without the token, which is the last of a statement that writes one. It is random, and one in 300
-// looks like a time in nanoseconds.
+// clockless returns args without the token, which is the last of a statement that writes one. It is random, and one
+// in 300 looks like a time in nanoseconds.
 func clockless(sql string, args []any) []any {
 	if _, isNumber := append([]any{nil}, args...)[len(args)].(int64); isNumber && strings.Contains(sql, "token") {
 		return args[:len(args)-1]

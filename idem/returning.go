@@ -11,14 +11,16 @@ import (
 )
 
 // Returning is a [Once] whose fn returns a value: it is stored with the key, in the same transaction, and a duplicate
-// gets the stored one. The value is kept as JSON, of at most dedup.MaxValueBytes: what JSON does not keep (fields that are
-// not exported, bytes that are not UTF-8 in a string, the spelling of a json.RawMessage) a duplicate gets otherwise, and T
-// must be one that JSON decodes into, no interface with methods, say. What T holds as any loses precision on the way back, for
-// numbers become float64 (9007199254740993 ends in 2): give it a type, or decode it once before it is returned. The zero value works; it is safe for concurrent use.
+// gets the stored one. The value is kept as JSON, of at most dedup.MaxValueBytes: what JSON does not keep (fields
+// that are not exported, bytes that are not UTF-8 in a string, the spelling of a json.RawMessage) a duplicate gets
+// otherwise, and T must be one that JSON decodes into, no interface with methods, say. What T holds as any loses
+// precision on the way back, for numbers become float64 (9007199254740993 ends in 2): give it a type, or decode it
+// once before it is returned. The zero value works; it is safe for concurrent use.
 //
-// Storing costs the first delivery one more statement; with Run, the row is written a second time. The value goes into the
-// row that this call has claimed, and into no other. Where fn has changed the search path, so that an unqualified table name
-// leads elsewhere, or has undone the claim, that is an *[Error] of stage "store", and nothing is committed.
+// Storing costs the first delivery one more statement; with Run, the row is written a second time. The value goes
+// into the row that this call has claimed, and into no other. Where fn has changed the search path, so that an
+// unqualified table name leads elsewhere, or has undone the claim, that is an *[Error] of stage "store", and nothing
+// is committed.
 type Returning[T any] struct {
 	// Once holds the settings. Calls of one table and key must agree on T.
 	Once Once

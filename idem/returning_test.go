@@ -10,7 +10,8 @@ import (
 	"github.com/pgonce/pgonce/idem"
 )
 
-// A number comes back as it was in a T that has a type for it, and rounded in an any: the reason for what Returning says.
+// A number comes back as it was in a T that has a type for it, and rounded in an any: the reason for what Returning
+// says.
 func TestReturningNumbers(t *testing.T) {
 	t.Parallel()
 	const n = 1<<53 + 1

@@ -8,8 +8,8 @@ import (
 	"github.com/pgonce/pgonce/pgerr"
 )
 
-// HTTPStatus returns the status with which an HTTP handler answers a delivery, given the error of a call of this package.
-// It is the column "HTTP" of the table in the package documentation.
+// HTTPStatus returns the status with which an HTTP handler answers a delivery, given the error of a call of this
+// package. It is the column "HTTP" of the table in the package documentation.
 //
 //   - nil: 200. That is right for Executed and for Duplicate.
 //   - Another call holds the key, or held it and left it open: 409.
@@ -40,7 +40,8 @@ func HTTPStatus(err error) int {
 }
 
 // RetryAfter returns how long a sender should wait before it sends the same delivery again: the value of the header
-// Retry-After, in whole seconds. It is 0 where [Retryable] is false, for nil too: then no header belongs into the answer.
+// Retry-After, in whole seconds. It is 0 where [Retryable] is false, for nil too: then no header belongs into the
+// answer.
 //
 // A conflict with another call is over soon, so that is one second. A server that is away needs longer: five seconds.
 // Neither is measured; they keep a sender from trying at once. RetryAfter is safe for concurrent use.

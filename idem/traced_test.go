@@ -76,8 +76,8 @@ func (f *failures) Log(_ context.Context, level tracelog.LogLevel, msg string, d
 	}
 }
 
-// No call that succeeds leaves a failed span, a log line of an error, or an error in the server's log: each of those has
-// come to the client as an ErrorResponse.
+// No call that succeeds leaves a failed span, a log line of an error, or an error in the server's log: each of those
+// has come to the client as an ErrorResponse.
 func TestSuccessLeavesNoError(t *testing.T) {
 	for _, mode := range execModes {
 		t.Run(mode.String(), func(t *testing.T) {

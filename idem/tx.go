@@ -32,7 +32,8 @@ func (t *nestedTx) Begin(ctx context.Context) (pgx.Tx, error) {
 
 func (t *nestedTx) insideOf() claim.Inside { return t.inside }
 
-// inside returns ctx with what tx knows of the fn that it belongs to, so that a call with another context is found, too.
+// inside returns ctx with what tx knows of the fn that it belongs to, so that a call with another context is found,
+// too.
 func inside(ctx context.Context, tx pgx.Tx) context.Context {
 	if t, ok := tx.(interface{ insideOf() claim.Inside }); ok {
 		return t.insideOf().In(ctx)

@@ -15,7 +15,8 @@ type item struct {
 
 var errArray = errors.New("it is no array in a form that is known here")
 
-// parseArray reads PostgreSQL's text form of an array. (Where its subscripts begin, "[2:3]=", is left out: Go's begin at 0.)
+// parseArray reads PostgreSQL's text form of an array. (Where its subscripts begin, "[2:3]=", is left out: Go's begin
+// at 0.)
 func parseArray(text string) ([]item, error) {
 	if strings.HasPrefix(text, "[") {
 		_, after, ok := strings.Cut(text, "=")

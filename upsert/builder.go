@@ -48,10 +48,11 @@ type spec struct {
 // [Result.Stored] and never written; it may be one that the database fills (an id, a default, a generated column). A field
 // without a tag is left alone, and the fields of an embedded struct count as T's own.
 //
-// A value is stored as pgx by itself stores it, whatever the driver. Where the drivers disagree, or the field could not take
-// the value back, it is refused before anything is written: as an [ErrInvalidRow], or as a [*VerifyError] at the first use where
-// the field's type tells. A time goes into a timestamp without time zone as its clock shows, and comes back in UTC (over pgx
-// in the codec's ScanLocation). Bytes are a uuid's 16, a bytea, or text; never the text of a number or of a time.
+// A value is stored as pgx by itself stores it, whatever the driver. Where the drivers disagree, or the field could
+// not take the value back, it is refused before anything is written: as an [ErrInvalidRow], or as a [*VerifyError] at
+// the first use where the field's type tells. A time goes into a timestamp without time zone as its clock shows, and
+// comes back in UTC (over pgx in the codec's ScanLocation). Bytes are a uuid's 16, a bytea, or text; never the text
+// of a number or of a time.
 func Into[T any](table string) Builder[T] {
 	return Builder[T]{spec{name: table, typ: reflect.TypeFor[T]()}}
 }
@@ -89,10 +90,9 @@ func (b Builder[T]) Set(columns ...string) Builder[T] {
 	return b
 }
 
-// SetIfNotNull names columns that a newer event changes only where it brings a value: a partial payload does not erase, and neither
-// does a deletion.
-// With it the outcome depends on the order of arrival: what an older event would have filled in is lost when the
-// newer one, without it, came first.
+// SetIfNotNull names columns that a newer event changes only where it brings a value: a partial payload does not
+// erase, and neither does a deletion. With it the outcome depends on the order of arrival: what an older event would
+// have filled in is lost when the newer one, without it, came first.
 func (b Builder[T]) SetIfNotNull(columns ...string) Builder[T] {
 	b.s.setNotNull = append(slices.Clip(b.s.setNotNull), columns...)
 	return b
@@ -140,9 +140,10 @@ func (b Builder[T]) MaxSkew(d time.Duration) Builder[T] {
 // stays as the memory of it: a "created" delivered late is [Stale], and does not bring the entity back. An event newer than the deletion
 // does, and clears the mark.
 //
-// A deletion also decides the columns of Set, as the newest event does, so that every order of arrival ends in the same row: it
-// stores what it brings, NULL too. A NULL for a column that is NOT NULL becomes the column's default; without one the server refuses
-// it (23502). To keep the content of what was deleted, name its columns in [Builder.SetIfNotNull].
+// A deletion also decides the columns of Set, as the newest event does, so that every order of arrival ends in the
+// same row: it stores what it brings, NULL too. A NULL for a column that is NOT NULL becomes the column's default;
+// without one the server refuses it (23502). To keep the content of what was deleted, name its columns in
+// [Builder.SetIfNotNull].
 func (b Builder[T]) Tombstone(column string) Builder[T] {
 	if b.s.tombstone != "" {
 		b.s.problems = append(b.s.problems, fmt.Errorf("Tombstone is given twice"))
@@ -165,8 +166,9 @@ func (b Builder[T]) LastWins() Builder[T] {
 	return b
 }
 
-// Accept names triggers, constraints and unique indexes of the table that [Verify] would report, and that are meant as they are: somebody
-// has looked at what they do to an event. A clash with such a constraint is still [ErrOtherConstraint].
+// Accept names triggers, constraints and unique indexes of the table that [Verify] would report, and that are meant
+// as they are: somebody has looked at what they do to an event. A clash with such a constraint is still
+// [ErrOtherConstraint].
 func (b Builder[T]) Accept(names ...string) Builder[T] {
 	b.s.accepted = append(slices.Clip(b.s.accepted), names...)
 	return b

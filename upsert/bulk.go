@@ -47,8 +47,8 @@ type Summary struct {
 // collation, uuid, boolean, bytea, and dates and times that are a time.Time in Go. (Strings in a database that is not in UTF-8
 // or LATIN1 count only where they are ASCII.)
 //
-// In a session with array_nulls off every call is an error of the server's: there NULL would be stored as a string. (So is an
-// Exec that writes an array column.)
+// In a session with array_nulls off every call is an error of the server's: there NULL would be stored as a string.
+// (So is an Exec that writes an array column.)
 //
 // All rows are read, and their values kept as text, before the first statement. For an endless stream, call it once for
 // every 100,000 rows or so, each time in a transaction of its own.

@@ -53,8 +53,8 @@ const slowIndex = `
 	CREATE UNIQUE INDEX other ON orders (slow(status));
 	ALTER TABLE orders ADD PRIMARY KEY (id)`
 
-// The same event twice at once, on a table with another unique constraint: outside of a transaction it is tried again inside, and in one
-// the error says that the transaction may be run again.
+// The same event twice at once, on a table with another unique constraint: outside of a transaction it is tried again
+// inside, and in one the error says that the transaction may be run again.
 func TestSameEventTwiceMeetsAnotherConstraint(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

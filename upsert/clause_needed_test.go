@@ -117,8 +117,9 @@ func TestManyAfterDeleteInOneTransaction(t *testing.T) {
 	}
 }
 
-// Strings are locked in the order of their bytes, whatever the column's own: rows are spread over statements by that order. And the
-// statement says so itself, where a key may be there twice, for the planner may find a way to rank rows without a sort.
+// Strings are locked in the order of their bytes, whatever the column's own: rows are spread over statements by that
+// order. And the statement says so itself, where a key may be there twice, for the planner may find a way to rank
+// rows without a sort.
 func TestLockOrderIsByBytes(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -146,7 +147,8 @@ func TestLockOrderIsByBytes(t *testing.T) {
 	}
 }
 
-// Two events of one version whose values the type takes for equal, and which differ, are a conflict, and not the same event.
+// Two events of one version whose values the type takes for equal, and which differ, are a conflict, and not the same
+// event.
 func TestFuzzyContentDiffers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -189,8 +191,8 @@ func TestFuzzyContentDiffers(t *testing.T) {
 	}
 }
 
-// A sequence value goes with every row that is proposed, of which an update keeps none: Inserted and Updated draw one, and so does a
-// call whose rival came first. Stale and Unchanged draw none.
+// A sequence value goes with every row that is proposed, of which an update keeps none: Inserted and Updated draw
+// one, and so does a call whose rival came first. Stale and Unchanged draw none.
 func TestSequenceValues(t *testing.T) {
 	t.Parallel()
 	eachWay(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[order], order) (upsert.Result[order], error)) {

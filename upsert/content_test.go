@@ -16,7 +16,8 @@ import (
 	"github.com/pgonce/pgonce/upsert"
 )
 
-// No error holds what a row holds, in any field, whatever the server would say of it: a key or a payload ends in logs otherwise.
+// No error holds what a row holds, in any field, whatever the server would say of it: a key or a payload ends in logs
+// otherwise.
 func TestErrorsHoldNoContent(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

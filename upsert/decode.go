@@ -16,8 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// cell receives one column of a stored row. It is a sql.Scanner, the one interface that pgx in every mode, pgx/stdlib and
-// lib/pq serve alike. Its Scan returns no error, as the row is stored already: what does not fit stays zero, and is noted.
+// cell receives one column of a stored row. It is a sql.Scanner, the one interface that pgx in every mode, pgx/stdlib
+// and lib/pq serve alike. Its Scan returns no error, as the row is stored already: what does not fit stays zero, and
+// is noted.
 type cell struct {
 	dst   reflect.Value
 	c     *column

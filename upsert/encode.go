@@ -186,7 +186,8 @@ func encodeFloat(f float64, bits int) string {
 
 func isJSON(oid uint32) bool { return oid == pgtype.JSONOID || oid == pgtype.JSONBOID }
 
-// encodeJSON takes strings and bytes for JSON as it stands, save those that marshal themselves, and marshals everything else.
+// encodeJSON takes strings and bytes for JSON as it stands, save those that marshal themselves, and marshals
+// everything else.
 func encodeJSON(v reflect.Value) (string, bool, error) {
 	_, own := v.Interface().(json.Marshaler)
 	own = own && v.Type() != rawType
@@ -244,8 +245,8 @@ func encodeSlice(v reflect.Value, oid, elem uint32) (string, bool, error) {
 	return b.String(), false, nil
 }
 
-// encodeBytes writes bytes as what they are: content, a uuid's or a bytea's. In a column of numbers or times one driver takes them for
-// text and another for the binary form, so they are refused there.
+// encodeBytes writes bytes as what they are: content, a uuid's or a bytea's. In a column of numbers or times one
+// driver takes them for text and another for the binary form, so they are refused there.
 func encodeBytes(v reflect.Value, oid uint32) (string, bool, error) {
 	b := make([]byte, v.Len())
 	reflect.Copy(reflect.ValueOf(b), v)

@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// encodeDuration writes d as an interval. Not as a number of microseconds: PostgreSQL 14 takes no more than 35 minutes of them.
+// encodeDuration writes d as an interval. Not as a number of microseconds: PostgreSQL 14 takes no more than 35
+// minutes of them.
 func encodeDuration(d time.Duration) string {
 	us, sign := d.Microseconds(), ""
 	if us < 0 {
@@ -17,7 +18,8 @@ func encodeDuration(d time.Duration) string {
 	return fmt.Sprintf("%s%d:%02d:%02d.%06d", sign, us/3_600_000_000, us/60_000_000%60, us/1_000_000%60, us%1_000_000)
 }
 
-// encodeInterval gives each part its sign: with IntervalStyle sql_standard a minus in front would count for all that have none.
+// encodeInterval gives each part its sign: with IntervalStyle sql_standard a minus in front would count for all that
+// have none.
 func encodeInterval(i pgtype.Interval) string {
 	us, sign := i.Microseconds, "+"
 	if us < 0 {
@@ -45,8 +47,8 @@ func encodeMoment(t time.Time, oid uint32) (string, error) {
 	return "", errTime
 }
 
-// encodeTime cuts to the microsecond that PostgreSQL keeps: pgx cuts as well, lib/pq lets the server round, and the same
-// event through both would conflict with itself.
+// encodeTime cuts to the microsecond that PostgreSQL keeps: pgx cuts as well, lib/pq lets the server round, and the
+// same event through both would conflict with itself.
 func encodeTime(t time.Time, oid uint32) string {
 	switch oid {
 	case pgtype.DateOID: // a day is meant, so the zone that the value carries counts
@@ -59,8 +61,8 @@ func encodeTime(t time.Time, oid uint32) string {
 	return yearly(t.UTC().Truncate(time.Microsecond), moment, "+00")
 }
 
-// yearly formats t, in front of zone, with a year as PostgreSQL reads it: there is no year 0, and years before it are BC. layout
-// begins after the year.
+// yearly formats t, in front of zone, with a year as PostgreSQL reads it: there is no year 0, and years before it are
+// BC. layout begins after the year.
 func yearly(t time.Time, layout, zone string) string {
 	year, month, dom := t.Date()
 	if year < 1000 || year > 9999 {

@@ -23,20 +23,21 @@ var (
 	// sent to PostgreSQL as drivers send it, or not be read back. Nothing was written.
 	ErrInvalidRow = errors.New("the row cannot be applied")
 
-	// ErrUnreadable says that the stored row has a value that its field cannot take, such as a number that another program
-	// stored and that is too large. The row is settled: [Result.Outcome] says how, and a retry has the same answer. The
-	// field is zero, and the others are set. A field that can never take its column's type is refused before the first write.
+	// ErrUnreadable says that the stored row has a value that its field cannot take, such as a number that another
+	// program stored and that is too large. The row is settled: [Result.Outcome] says how, and a retry has the same
+	// answer. The field is zero, and the others are set. A field that can never take its column's type is refused before
+	// the first write.
 	ErrUnreadable = errors.New("the row is settled, but a stored value does not fit its field")
 
 	// ErrUnsettled says that the row was neither written nor seen to be newer, several times in a row. A trigger that
 	// skips the row, or row security that hides it, does this.
 	ErrUnsettled = errors.New("the row was not written, and no stored row explains why")
 
-	// ErrOtherConstraint says that another unique constraint than the conflict target, or an EXCLUDE constraint, is violated
-	// (23505, 23P01). It comes with the server's error, and the transaction has failed. There are two reasons:
+	// ErrOtherConstraint says that another unique constraint than the conflict target, or an EXCLUDE constraint, is
+	// violated (23505, 23P01). It comes with the server's error, and the transaction has failed. There are two reasons:
 	//
-	//   - The same event came twice at once. PostgreSQL looks at the target first, and this rival came after that look. Run again,
-	//     the transaction finds the row, so pgerr.Retryable is true.
+	//   - The same event came twice at once. PostgreSQL looks at the target first, and this rival came after that look.
+	//     Run again, the transaction finds the row, so pgerr.Retryable is true.
 	//   - Another row has the value. Then it stays, so set a limit.
 	ErrOtherConstraint = errors.New("another constraint than the conflict target is violated")
 )
@@ -91,7 +92,8 @@ const (
 	inFailedTx         = "25P02"
 	tooLong            = "22001" // string_data_right_truncation
 
-	// clashTries is how often a statement that clashed is sent again. One is enough against one rival; a batch may meet a second.
+	// clashTries is how often a statement that clashed is sent again. One is enough against one rival; a batch may meet
+	// a second.
 	clashTries = 2
 )
 
@@ -109,9 +111,10 @@ func clashes(err error) bool {
 	return state == uniqueViolation || state == exclusionViolation
 }
 
-// beyondClashes calls send, and again where the statement met another constraint: a rival may have written the same event behind
-// the statement's look for a conflict, and is found by the next one. A failed transaction of the caller's answers 25P02 to that; then
-// the first error counts. Why not ask whether there is one: not every driver can tell.
+// beyondClashes calls send, and again where the statement met another constraint: a rival may have written the same
+// event behind the statement's look for a conflict, and is found by the next one. A failed transaction of the
+// caller's answers 25P02 to that; then the first error counts. Why not ask whether there is one: not every driver can
+// tell.
 func beyondClashes(send func() error) error {
 	err := send()
 	for n := 0; n < clashTries && clashes(err); n++ {
@@ -124,8 +127,9 @@ func beyondClashes(send func() error) error {
 	return err
 }
 
-// withoutContent takes out of a server's error what can hold the row: its detail and context, and the text of those that quote a value
-// which does not fit (class 22, save that a string is too long). What a trigger says of a row in its own words stays.
+// withoutContent takes out of a server's error what can hold the row: its detail and context, and the text of those
+// that quote a value which does not fit (class 22, save that a string is too long). What a trigger says of a row in
+// its own words stays.
 func withoutContent(err error) error {
 	fields := map[string]string{"Detail": "", "Where": "", "InternalQuery": ""}
 	if state := sqlState(err); strings.HasPrefix(state, "22") && state != tooLong {

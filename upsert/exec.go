@@ -24,12 +24,14 @@ const tries = 10
 //     SERIALIZABLE the server answers 40001 instead, and the transaction is to be tried again.
 //   - A row that cannot be applied: [ErrInvalidRow] or [ErrVersionAhead], and the transaction goes on.
 //   - The row is settled, and a field cannot take what the table holds: [ErrUnreadable], with the Outcome as it is.
-//   - A clash with another unique constraint: outside of a transaction the statement is sent again, at most twice, for the same event
-//     may have come twice at once. Then, and at once in a transaction, [ErrOtherConstraint]; the transaction has failed.
+//   - A clash with another unique constraint: outside of a transaction the statement is sent again, at most twice,
+//     for the same event may have come twice at once. Then, and at once in a transaction, [ErrOtherConstraint]; the
+//     transaction has failed.
 //   - Every other error of the server: that error, wrapped, without what quotes the row; the transaction has failed.
 //
-// Inserted and Updated each draw a value of every sequence behind a column that is not written (identity, serial): PostgreSQL proposes a
-// row before it looks for a conflict, so the numbers have gaps. Stale and Unchanged draw none, save where a rival came in between.
+// Inserted and Updated each draw a value of every sequence behind a column that is not written (identity, serial):
+// PostgreSQL proposes a row before it looks for a conflict, so the numbers have gaps. Stale and Unchanged draw none,
+// save where a rival came in between.
 //
 // db is the caller's transaction, or a connection or pool, where each call is a transaction of its own.
 func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {

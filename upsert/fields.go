@@ -116,8 +116,8 @@ func (p *plan) fieldProblems(l *layout) []Problem {
 	return r.problems
 }
 
-// takes reports why no value of column c fits a field of type t, or nil. It cannot tell of types that read by a method of their
-// own: what they take depends on the value.
+// takes reports why no value of column c fits a field of type t, or nil. It cannot tell of types that read by a
+// method of their own: what they take depends on the value.
 func takes(t reflect.Type, c *column) (err error) {
 	oid, text := c.OID, ""
 	var known bool
@@ -174,8 +174,8 @@ func selfRead(t reflect.Type) bool {
 		p.Implements(reflect.TypeFor[json.Unmarshaler]()))
 }
 
-// unread returns why a field cannot take back what it has just been encoded to, or nil. It is asked where the server keeps text as
-// it was given, and of types with methods, whose two ways may not fit each other.
+// unread returns why a field cannot take back what it has just been encoded to, or nil. It is asked where the server
+// keeps text as it was given, and of types with methods, whose two ways may not fit each other.
 func unread(m member, c *column, text string) error {
 	if c.OID == pgtype.ByteaOID && !strings.Contains(text, `\`) {
 		text = `\x` + hex.EncodeToString([]byte(text)) // as it will be written out

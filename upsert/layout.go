@@ -150,8 +150,8 @@ func (c *column) comparable() bool {
 	return c.Typtype == "e"
 }
 
-// ordersEvents says that a version of the type says by itself which of two events is newer. Not the time of day, which begins anew, nor
-// json, whose order is that of its length first.
+// ordersEvents says that a version of the type says by itself which of two events is newer. Not the time of day,
+// which begins anew, nor json, whose order is that of its length first.
 func (c *column) ordersEvents() bool {
 	switch c.OID {
 	case pgtype.JSONBOID, pgtype.TimeOID, pgtype.TimetzOID, pgtype.InetOID, pgtype.CIDROID:

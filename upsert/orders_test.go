@@ -52,8 +52,8 @@ func byHand(t *testing.T, db execer, stmt upsert.Statement, row map[string]any, 
 	return err
 }
 
-// The events of an entity, of which one is its deletion, end in one row, in whatever order they come, and by every form of the
-// statement.
+// The events of an entity, of which one is its deletion, end in one row, in whatever order they come, and by every
+// form of the statement.
 func TestEveryOrderEndsTheSame(t *testing.T) {
 	t.Parallel()
 	created := entity{A: ptr("a1"), B: "b1", C: ptr("c1"), V: 1}
@@ -136,8 +136,8 @@ func TestEveryOrderEndsTheSame(t *testing.T) {
 	}
 }
 
-// An event without a value for a column that may not be NULL changes the rest of a stored row: the statement of SQL() too, in every
-// mode, and for every kind of key. The default of such a column is Exec's alone.
+// An event without a value for a column that may not be NULL changes the rest of a stored row: the statement of SQL()
+// too, in every mode, and for every kind of key. The default of such a column is Exec's alone.
 func TestPlainSQLWithoutValue(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

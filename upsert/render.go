@@ -137,8 +137,9 @@ func (w writer) dead(alias string) string {
 	return at(alias, m.column) + " IS NOT NULL"
 }
 
-// bare says that a deletion may leave m out, for which the table has a default: it has nothing to say of most columns. What it
-// brings counts as in any other event, so that the row it ends in does not depend on what was stored before it.
+// bare says that a deletion may leave m out, for which the table has a default: it has nothing to say of most
+// columns. What it brings counts as in any other event, so that the row it ends in does not depend on what was stored
+// before it.
 func (w writer) bare(m member) bool {
 	c := w.col(m)
 	return m.role == roleSet && w.p.spec.tombstone != "" && c.NotNull && c.Default != ""
@@ -221,8 +222,8 @@ func (w writer) same(stored func(member) string, next func(member) string) strin
 	return joined(ms, "\n                 AND ", func(m member) string { return left(m) + " IS NOT DISTINCT FROM " + right(m) })
 }
 
-// next returns what the event e would make of m in the row that stored names. What a deletion leaves out is as it is: its default
-// may be another each time.
+// next returns what the event e would make of m in the row that stored names. What a deletion leaves out is as it is:
+// its default may be another each time.
 func (w writer) next(stored func(member) string) func(member) string {
 	return func(m member) string {
 		if m.role == roleIfNotNull {

@@ -16,8 +16,8 @@ const (
 	oldRows = 180000 // the first version whose RETURNING knows old
 )
 
-// nullsAreNulls is true, or an error of the server where array_nulls is off in the session: there NULL in the text of an array
-// is the string "NULL". The text is read anew in every run.
+// nullsAreNulls is true, or an error of the server where array_nulls is off in the session: there NULL in the text of
+// an array is the string "NULL". The text is read anew in every run.
 const nullsAreNulls = "'{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL"
 
 // one renders the statement for one row. It reads the row, judges, and writes only what is newer; the guard in DO UPDATE

@@ -49,8 +49,8 @@ func (w writer) plain() string {
 	return b.String()
 }
 
-// carriedPlain is inserted without the catalog: it takes the stored value for columns that may be NULL too, which DO UPDATE then
-// does not look at.
+// carriedPlain is inserted without the catalog: it takes the stored value for columns that may be NULL too, which DO
+// UPDATE then does not look at.
 func (w writer) carriedPlain(m member) string {
 	e := at("e", m.column)
 	if m.role != roleIfNotNull {

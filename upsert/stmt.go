@@ -23,7 +23,8 @@ import (
 // one of them, once.)
 type Stmt[T any] struct{ p *plan }
 
-// Outcome says what an upsert did. The zero Outcome comes with an error; of the errors, [ErrUnreadable] alone comes with another.
+// Outcome says what an upsert did. The zero Outcome comes with an error; of the errors, [ErrUnreadable] alone comes
+// with another.
 type Outcome uint8
 
 // The outcomes. Nothing is written for Stale and Unchanged: no dead row, no WAL.
@@ -66,8 +67,8 @@ type Result[T any] struct {
 // rivals and locks the row also when it is stale, and it leaves to the caller what Exec refuses: a NULL version, tie-breaker or
 // key, MaxSkew, a row outside the predicate.
 //
-// It does not know the table, so it fills in no defaults. Where nothing is stored, a NULL for a NOT NULL column of SetIfNotNull fails
-// with 23502, and so does a deletion's NULL for one of Set. Exec stores the default instead.
+// It does not know the table, so it fills in no defaults. Where nothing is stored, a NULL for a NOT NULL column of
+// SetIfNotNull fails with 23502, and so does a deletion's NULL for one of Set. Exec stores the default instead.
 func (s *Stmt[T]) SQL() (sql string, columns []string) {
 	for _, m := range s.p.written {
 		columns = append(columns, m.column)
@@ -84,7 +85,8 @@ type texts struct {
 	one     string
 	many    map[shape]string
 
-	// unproven are the written columns whose fields are not known to read back what they send, until a first value has shown it.
+	// unproven are the written columns whose fields are not known to read back what they send, until a first value has
+	// shown it.
 	unproven []atomic.Bool
 }
 
@@ -133,7 +135,8 @@ const cachedPlan = "0A000"
 // secondTime is cardinality_violation: two rows of a statement have one key after all, as in a column whose collation has changed.
 const secondTime = "21000"
 
-// failed wraps an error of the server, without what it says of the row, and forgets the catalog where the error may come from a change of it.
+// failed wraps an error of the server, without what it says of the row, and forgets the catalog where the error may
+// come from a change of it.
 func (p *plan) failed(err error) error {
 	if state := sqlState(err); strings.HasPrefix(state, "42") || state == cachedPlan || state == secondTime {
 		p.use.Store(nil)

@@ -14,7 +14,8 @@ import (
 	"github.com/pgonce/pgonce/upsert"
 )
 
-// A stored value that its field cannot take is told with the outcome, for the row is settled, and a retry has the same answer.
+// A stored value that its field cannot take is told with the outcome, for the row is settled, and a retry has the
+// same answer.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	type row struct {

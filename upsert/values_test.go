@@ -205,8 +205,9 @@ func settled(cfg *pgxpool.Config, settings map[string]string) *pgxpool.Config {
 	return cfg
 }
 
-// What is stored is what a driver by itself stores for the same value, or the value is refused before anything is written. What comes
-// back is the value, in whatever session. The order of the drivers is that of their word: where they differ, pgx in its default mode is right.
+// What is stored is what a driver by itself stores for the same value, or the value is refused before anything is
+// written. What comes back is the value, in whatever session. The order of the drivers is that of their word: where
+// they differ, pgx in its default mode is right.
 func TestStoresWhatTheDriverStores(t *testing.T) {
 	t.Parallel()
 	cfg := pgtest.Config(t)

@@ -51,9 +51,9 @@ type Statement interface {
 //
 // What is known and meant is named by [Builder.Accept]. Of a view, columns behind it are not checked.
 //
-// It reads pg_catalog. A write to a view is planned, and not run. For a target with an expression or a predicate it makes a temporary table and index, to see them as
-// PostgreSQL does, in a transaction (or, inside one, under a savepoint) that it rolls back; so it needs the TEMP privilege, and a
-// server that can be written to.
+// It reads pg_catalog. A write to a view is planned, and not run. For a target with an expression or a predicate it
+// makes a temporary table and index, to see them as PostgreSQL does, in a transaction (or, inside one, under a
+// savepoint) that it rolls back; so it needs the TEMP privilege, and a server that can be written to.
 func Verify(ctx context.Context, db DB, stmts ...Statement) error {
 	conn, err := connOf(db)
 	if err != nil {

@@ -58,7 +58,8 @@ func readAround(ctx context.Context, conn pg.Conn, table pg.Name) (*around, erro
 	return &a, json.Unmarshal([]byte(text), &a)
 }
 
-// aroundProblems finds what acts on rows beside the statement. Triggers, rules and constraints that the caller accepts are left out.
+// aroundProblems finds what acts on rows beside the statement. Triggers, rules and constraints that the caller
+// accepts are left out.
 func (p *plan) aroundProblems(l *layout, a *around, cat *catalog) []Problem {
 	r := &report{table: p.table.String()}
 	for _, child := range a.Children {
@@ -115,8 +116,8 @@ func (p *plan) canClash(l *layout, i index) bool {
 	return true
 }
 
-// isTarget says that i may be the index of a target with expressions: as many columns and expressions as the target has, and all of
-// its columns. Those of a target without are covered.
+// isTarget says that i may be the index of a target with expressions: as many columns and expressions as the target
+// has, and all of its columns. Those of a target without are covered.
 func (p *plan) isTarget(i index) bool {
 	if len(i.Keys) != len(p.keys) || len(p.keyColumns()) == len(p.keys) {
 		return false
@@ -135,8 +136,8 @@ func (p *plan) isTarget(i index) bool {
 	return plain == len(p.keyColumns())
 }
 
-// viewProblems checks what is no table. Of a view it asks PostgreSQL whether it takes the statement, and looks around the table that
-// would be written.
+// viewProblems checks what is no table. Of a view it asks PostgreSQL whether it takes the statement, and looks around
+// the table that would be written.
 func (p *plan) viewProblems(ctx context.Context, db DB, conn pg.Conn, l *layout, a *around) ([]Problem, error) {
 	r := &report{table: p.table.String()}
 	switch {

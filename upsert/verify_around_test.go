@@ -20,8 +20,8 @@ func function(when, body string) string {
 	return "CREATE FUNCTION tr() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN " + body + " END$$; CREATE TRIGGER tr " + when + " EXECUTE FUNCTION tr();"
 }
 
-// TestVerifyAround puts one thing at a time around a sound table (or in its place). harm shows what it does, where Verify reports it;
-// where it does not, the statement works.
+// TestVerifyAround puts one thing at a time around a sound table (or in its place). harm shows what it does, where
+// Verify reports it; where it does not, the statement works.
 func TestVerifyAround(t *testing.T) {
 	t.Parallel()
 	const columns = "tenant text NOT NULL, email text NOT NULL, name text, deleted_at timestamptz, v int"

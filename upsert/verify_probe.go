@@ -55,8 +55,8 @@ func (p *plan) copied(ctx context.Context, conn pg.Conn, target string) error {
 	return err
 }
 
-// comparePredicates asks PostgreSQL whether an ON CONFLICT clause with the plan's predicate finds an index with this other one, and
-// whether the other way round too, so that both mean the same rows.
+// comparePredicates asks PostgreSQL whether an ON CONFLICT clause with the plan's predicate finds an index with this
+// other one, and whether the other way round too, so that both mean the same rows.
 func (p *plan) comparePredicates(ctx context.Context, db DB, other string) (infers, equal bool, err error) {
 	if infers, err = p.infers(ctx, db, other, p.where); err == nil && infers {
 		equal, err = p.infers(ctx, db, p.where, other)
@@ -87,7 +87,8 @@ func (p *plan) targetWhere(predicate string) string {
 	return writer{p: &plan{keys: p.keys, where: predicate}}.target()
 }
 
-// explained asks PostgreSQL to plan a write with this target, which does nothing, and returns the table that would be written.
+// explained asks PostgreSQL to plan a write with this target, which does nothing, and returns the table that would be
+// written.
 func (p *plan) explained(ctx context.Context, conn pg.Conn, table, target string) (pg.Name, error) {
 	columns := strings.Join(writer{p: p}.columns(), ", ")
 	var text string

@@ -24,7 +24,8 @@ const (
 	forUpdate = 16
 )
 
-// What the source of a trigger's function may do, once comments and strings are gone. A part of a statement begins behind one of these.
+// What the source of a trigger's function may do, once comments and strings are gone. A part of a statement begins
+// behind one of these.
 const begins = `(?:^|;|\bbegin\b|\bthen\b|\belse\b|\bloop\b)\s*`
 
 var (
@@ -35,8 +36,8 @@ var (
 	returns    = regexp.MustCompile(`\breturn\b\s*([^;]*);`)
 )
 
-// triggerProblem says what a trigger may do to a row beside what the event says, or returns "". It reads the source, so it finds what is
-// written in PL/pgSQL, and not what a function in C does.
+// triggerProblem says what a trigger may do to a row beside what the event says, or returns "". It reads the source,
+// so it finds what is written in PL/pgSQL, and not what a function in C does.
 func (p *plan) triggerProblem(t trigger) string {
 	if t.Type&(forInsert|forUpdate) == 0 {
 		return ""

@@ -12,9 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// The text of some types depends on the session (DateStyle, TimeZone, IntervalStyle, bytea_output, extra_float_digits), and
-// the form that a driver hands out depends on the driver. What comes back must depend on neither: the row is stored by
-// then. So the server gives those types in their binary form, as hexadecimal text, and the rest as text.
+// The text of some types depends on the session (DateStyle, TimeZone, IntervalStyle, bytea_output,
+// extra_float_digits), and the form that a driver hands out depends on the driver. What comes back must depend on
+// neither: the row is stored by then. So the server gives those types in their binary form, as hexadecimal text, and
+// the rest as text.
 
 // senders are the functions that give the binary form of a type.
 var senders = map[uint32]string{

@@ -24,8 +24,9 @@ type Call[T any] struct {
 	// Lease is how long one attempt may take: Send's context ends with it. It must be positive.
 	Lease time.Duration
 
-	// Remembers is how long after the first attempt the provider still knows externalKey: 23 hours are safe with Stripe's
-	// v1 API. 0: it knows none, so that an interrupted attempt is idem.ErrUnknown. Otherwise it must not be shorter than Lease.
+	// Remembers is how long after the first attempt the provider still knows externalKey: 23 hours are safe with
+	// Stripe's v1 API. 0: it knows none, so that an interrupted attempt is idem.ErrUnknown. Otherwise it must not be
+	// shorter than Lease.
 	Remembers time.Duration
 
 	// Send makes the call, and passes externalKey to the provider. It runs outside of any transaction, holds no connection

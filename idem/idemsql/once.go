@@ -41,13 +41,14 @@ type Once struct {
 	// Do, MaxWait costs four statements more, with Run two, each a round trip; a context that ends during the wait,
 	// instead, costs the transaction and its connection.
 	//
-	// It does not bound the wait for a lock on the table itself (DDL), which may come while the driver prepares the claim:
-	// a lock_timeout of the session does. Each Do with MaxWait is a subtransaction, and from the 65th in one transaction on
-	// PostgreSQL looks them up more slowly. A server too slow to claim within MaxWait gets idem.ErrInProgress, too.
+	// It does not bound the wait for a lock on the table itself (DDL), which may come while the driver prepares the
+	// claim: a lock_timeout of the session does. Each Do with MaxWait is a subtransaction, and from the 65th in one
+	// transaction on PostgreSQL looks them up more slowly. A server too slow to claim within MaxWait gets
+	// idem.ErrInProgress, too.
 	MaxWait time.Duration
 
-	// Tries is how many transactions Run begins at the most. 0 means 10, less is refused: with the pauses between them (exponential, at
-	// most 1 s, random), about two seconds.
+	// Tries is how many transactions Run begins at the most. 0 means 10, less is refused: with the pauses between them
+	// (exponential, at most 1 s, random), about two seconds.
 	Tries int
 
 	// TxOptions are those of Run's transactions. The zero value is the server's default isolation.
@@ -72,31 +73,32 @@ type Once struct {
 //     error, unchanged, or panics on. A Commit cannot succeed then. To go on, call Do inside a savepoint of your own
 //     (SAVEPOINT, or GORM's nested Transaction) and roll back to it: key and effect are gone together, what was written
 //     before and after stays.
-//   - Any other error comes as an *[idem.Error], or as a *[idem.KeyError] before any SQL. An error of the server's, or of
-//     the connection, has failed tx. Where nothing was sent, for ctx is done, or rows are open and the driver says so by
-//     driver.ErrBadConn, tx is as the driver leaves it. ErrInProgress, ErrPayloadMismatch, ErrExpired, ErrUnfinished and a *FinalError of
-//     package idem leave it usable.
+//   - Any other error comes as an *[idem.Error], or as a *[idem.KeyError] before any SQL. An error of the server's,
+//     or of the connection, has failed tx. Where nothing was sent, for ctx is done, or rows are open and the driver
+//     says so by driver.ErrBadConn, tx is as the driver leaves it. ErrInProgress, ErrPayloadMismatch, ErrExpired,
+//     ErrUnfinished and a *FinalError of package idem leave it usable.
 //
-// fn gets tx back as a [Tx], which has no Commit and no Rollback. It may as well use tx itself, or what is built on it: a
-// *gorm.DB, a *sqlx.Tx, the Queries of sqlc. Ending tx there cannot be refused; Do finds it and returns an error, and
-// whatever was committed was key and effect together. fn that swallows an SQL error, or leaves rows open, gets an error
-// from Do though it returned nil: after fn, Do asks the server whether the transaction of the claim is still open and can
-// go on, which is one more round trip, on a first delivery only. So it also finds a ROLLBACK TO a savepoint that is older than
-// the call, and a transaction that was begun anew: both have lost the key. It knows the transaction by the setting
-// pgonce.mark, local to it; RESET ALL in fn is taken for its end. What fn does outside of tx (mail, HTTP) is not undone by
-// a roll back, and is done again by the next delivery.
+// fn gets tx back as a [Tx], which has no Commit and no Rollback. It may as well use tx itself, or what is built on
+// it: a *gorm.DB, a *sqlx.Tx, the Queries of sqlc. Ending tx there cannot be refused; Do finds it and returns an
+// error, and whatever was committed was key and effect together. fn that swallows an SQL error, or leaves rows open,
+// gets an error from Do though it returned nil: after fn, Do asks the server whether the transaction of the claim is
+// still open and can go on, which is one more round trip, on a first delivery only. So it also finds a ROLLBACK TO a
+// savepoint that is older than the call, and a transaction that was begun anew: both have lost the key. It knows the
+// transaction by the setting pgonce.mark, local to it; RESET ALL in fn is taken for its end. What fn does outside of
+// tx (mail, HTTP) is not undone by a roll back, and is done again by the next delivery.
 //
 // Inside of fn, a call that writes the same key (Do, [Run], [Once.Forget], [Once.Reserve], [Call], a method of its
-// [Reservation]) is [idem.ErrNested], before any SQL, and the call around it fails, even where fn swallows that error. It is
-// known by fn's ctx and by fn's tx. So it holds for a goroutine that fn starts with its ctx, until fn has
-// returned. Goroutines with the caller's ctx are other deliveries: they wait. Not found is a call with neither:
-// with the caller's own tx and a ctx from elsewhere it is taken for a duplicate. A table in another database counts as
-// the same one. So do two names of a table of which one lacks the schema. Give such an effect an operation of its own.
+// [Reservation]) is [idem.ErrNested], before any SQL, and the call around it fails, even where fn swallows that
+// error. It is known by fn's ctx and by fn's tx. So it holds for a goroutine that fn starts with its ctx, until fn
+// has returned. Goroutines with the caller's ctx are other deliveries: they wait. Not found is a call with neither:
+// with the caller's own tx and a ctx from elsewhere it is taken for a duplicate. A table in another database counts
+// as the same one. So do two names of a table of which one lacks the schema. Give such an effect an operation of its
+// own.
 //
-// A *sql.Tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[idem.Error] with pgx/stdlib, and nothing is sent;
-// the same holds for [Once.Forget] and [Reservation.Confirm]. With lib/pq, database/sql cannot tell it: without MaxWait
-// the claim is committed alone. Do finds that after fn, and returns an *[idem.Error] of stage "fn"; the key stays. End
-// transactions by Commit and Rollback alone.
+// A *sql.Tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[idem.Error] with pgx/stdlib, and nothing is
+// sent; the same holds for [Once.Forget] and [Reservation.Confirm]. With lib/pq, database/sql cannot tell it: without
+// MaxWait the claim is committed alone. Do finds that after fn, and returns an *[idem.Error] of stage "fn"; the key
+// stays. End transactions by Commit and Rollback alone.
 //
 // Several keys in one transaction: claim them in one order everywhere. Else two transactions can deadlock (40P01).
 //

@@ -13,8 +13,8 @@ import (
 // same transaction, and which a duplicate gets. The value is kept as JSON, of at most dedup.MaxValueBytes; what that means
 // for T is said there. The zero value works; it is safe for concurrent use.
 //
-// Storing costs the first delivery one more round trip. The value goes into the row that this call has claimed, or it is an
-// error, as described there.
+// Storing costs the first delivery one more round trip. The value goes into the row that this call has claimed, or it
+// is an error, as described there.
 type Returning[T any] struct {
 	// Once holds the settings. Calls of one table and key must agree on T.
 	Once Once

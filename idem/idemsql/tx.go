@@ -51,8 +51,8 @@ func (t *fnTx) closeRows() bool {
 	return err == nil
 }
 
-// whole returns the transaction behind the one that fn got: what a nested Do needs to fail it. And it returns ctx with what
-// that one knows of the fn that it belongs to, so that a call with another context is found, too.
+// whole returns the transaction behind the one that fn got: what a nested Do needs to fail it. And it returns ctx
+// with what that one knows of the fn that it belongs to, so that a call with another context is found, too.
 func whole(ctx context.Context, tx Conn) (context.Context, Conn) {
 	if t, ok := tx.(*fnTx); ok {
 		return t.inside.In(ctx), t.tx

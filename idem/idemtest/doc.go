@@ -37,10 +37,10 @@
 //
 // # What is checked first
 //
-// Rounds are compared with a run that nothing disturbed, so that one has to show something. Every part fails at once where
-// the deliveries sent no statement over the kit's connections, or changed no row and made no effect that the Probe shows;
-// where a delivery wrote and never committed; and where one was taken for a duplicate of another, for both make one key. A
-// single delivery that changes nothing is logged.
+// Rounds are compared with a run that nothing disturbed, so that one has to show something. Every part fails at once
+// where the deliveries sent no statement over the kit's connections, or changed no row and made no effect that the
+// Probe shows; where a delivery wrote and never committed; and where one was taken for a duplicate of another, for
+// both make one key. A single delivery that changes nothing is logged.
 //
 // # What a failure says
 //

@@ -99,8 +99,8 @@ type Kit[D any] struct {
 	Seed uint64
 }
 
-// All makes Collide where there are Keys, then DoubleSubmit, Crash, Reorder, Concurrent and Backed, until one of them fails.
-// They share their databases, which is faster than one by one.
+// All makes Collide where there are Keys, then DoubleSubmit, Crash, Reorder, Concurrent and Backed, until one of them
+// fails. They share their databases, which is faster than one by one.
 //
 // A call of the kit ends after 10 minutes. A handler that takes long is best given few deliveries: Crash makes it run some
 // ten times for each of its statements, and Reorder, of n deliveries, in n! orders.

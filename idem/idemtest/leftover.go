@@ -15,8 +15,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// A copy's name tells whose it is: the test, when the call of the kit began, the call, and which of its copies it is. For
-// as long as the call lasts, its session holds an advisory lock on what is before the last part.
+// A copy's name tells whose it is: the test, when the call of the kit began, the call, and which of its copies it is.
+// For as long as the call lasts, its session holds an advisory lock on what is before the last part.
 var copyName = regexp.MustCompile(`^(idemtest_([0-9a-f]{8})_([0-9]{8}t[0-9]{6})_[a-z2-7]{8})_[0-9]+$`)
 
 const (
@@ -59,9 +59,9 @@ ORDER BY 1`
 	listLocks = `SELECT classid::bigint, objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1`
 )
 
-// sweep drops what earlier calls left: those of the same test, and what is a day old. A call that goes on is left alone. The
-// lock of a copy is older than the copy, and never taken again: who sees the copy first and then no lock knows that the
-// call is over. Nothing is dropped by force.
+// sweep drops what earlier calls left: those of the same test, and what is a day old. A call that goes on is left
+// alone. The lock of a copy is older than the copy, and never taken again: who sees the copy first and then no lock
+// knows that the call is over. Nothing is dropped by force.
 func (s *server) sweep(ctx context.Context, test string) (dropped []string, err error) {
 	rows, err := s.conn.Query(ctx, listCopies)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// prove checks that the baseline shows something: rounds are compared with it, and a handler that did nothing, or took two
-// events for one, would be the same in every round. It leaves the stage in some state.
+// prove checks that the baseline shows something: rounds are compared with it, and a handler that did nothing, or
+// took two events for one, would be the same in every round. It leaves the stage in some state.
 func (l *lab[D]) prove(st *stage, b *baseline) error {
 	idle := 0
 	for i := range l.Deliveries {
@@ -162,8 +162,9 @@ func (l *lab[D]) alone(st *stage, deliveries ...int) (got lone, ok bool, err err
 	return got, true, err
 }
 
-// shared says what two deliveries, each on its own, both write: a key; or a row of another table, where the effects differ
-// (where they do not, the state is there already, and the second delivery has nothing to do). key is the table of a key.
+// shared says what two deliveries, each on its own, both write: a key; or a row of another table, where the effects
+// differ (where they do not, the state is there already, and the second delivery has nothing to do). key is the table
+// of a key.
 func shared(a, b lone, start snapshot) (what string, key *userTable) {
 	for _, v := range slices.SortedFunc(maps.Keys(a.keys), func(a, b keyValue) int { return strings.Compare(a.value, b.value) }) {
 		if b.keys[v] > 0 {

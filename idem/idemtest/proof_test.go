@@ -54,8 +54,8 @@ func undoesItsKey(ctx context.Context, tx pgx.Tx, p payment) error {
 	return err
 }
 
-// Of a handler that changes nothing, or takes two events for one, nothing can be shown. The kit says so at once, whichever
-// of its parts is asked.
+// Of a handler that changes nothing, or takes two events for one, nothing can be shown. The kit says so at once,
+// whichever of its parts is asked.
 func TestClean(t *testing.T) {
 	t.Parallel()
 	var elsewhere *pgxpool.Pool

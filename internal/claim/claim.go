@@ -33,8 +33,9 @@ type Claim struct {
 	token *int64 // of the row that this call has claimed or confirmed last, as the server returned it
 }
 
-// newToken returns the token of a claim: a random number, not 0, for each transaction that it is made in. The row that
-// holds it is this call's own. Why not the transaction's id: not every server has one, and a failover may give it out again.
+// newToken returns the token of a claim: a random number, not 0, for each transaction that it is made in. The row
+// that holds it is this call's own. Why not the transaction's id: not every server has one, and a failover may give
+// it out again.
 //
 // mark: the transaction is to be marked by it, and the server counts in its lower bits.
 func newToken(mark bool) int64 {

@@ -82,8 +82,8 @@ func effect(
 	return nil
 }
 
-// notAnswered is the failure of a call whose fn returned nil, and whose transaction then did not answer. ended is what the
-// roll back found. Where the connection is lost, or the server says why, fn has no part in it.
+// notAnswered is the failure of a call whose fn returned nil, and whose transaction then did not answer. ended is
+// what the roll back found. Where the connection is lost, or the server says why, fn has no part in it.
 func notAnswered(err, ended error) error {
 	switch {
 	case pgerr.Code(err) != "", errors.Is(err, context.DeadlineExceeded):

@@ -14,8 +14,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// A database that answers as a test says, and needs no server. It knows a claim by its first word, and the read of a row by
-// asking the engine for one: what the statements say, and which columns they return, may change without it.
+// A database that answers as a test says, and needs no server. It knows a claim by its first word, and the read of a
+// row by asking the engine for one: what the statements say, and which columns they return, may change without it.
 
 // turn is one transaction.
 type turn struct {

@@ -51,8 +51,8 @@ func (in Inside) In(ctx context.Context) context.Context {
 	return context.WithValue(ctx, insideKey{}, all)
 }
 
-// guard makes of fn one that tells by its context that it runs, and that fails where a call of its key was refused inside:
-// an fn that swallowed that error has no effect to be executed.
+// guard makes of fn one that tells by its context that it runs, and that fails where a call of its key was refused
+// inside: an fn that swallowed that error has no effect to be executed.
 func (c *Claim) guard(fn func(context.Context, pg.Tx) error) func(context.Context, pg.Tx) error {
 	return func(ctx context.Context, tx pg.Tx) error {
 		r := &running{claim: c}
@@ -65,8 +65,8 @@ func (c *Claim) guard(fn func(context.Context, pg.Tx) error) func(context.Contex
 	}
 }
 
-// outside refuses a call that is made inside of the fn of its own key. Every fn in between may swallow the error, so that
-// their calls fail, too.
+// outside refuses a call that is made inside of the fn of its own key. Every fn in between may swallow the error, so
+// that their calls fail, too.
 func (c *Claim) outside(ctx context.Context, stage string) error {
 	in := InsideOf(ctx)
 	i := slices.IndexFunc(in, func(r *running) bool { return r.claim.meets(c) && r.refuse() })
@@ -79,8 +79,9 @@ func (c *Claim) outside(ctx context.Context, stage string) error {
 	return &Failure{Stage: stage, Err: ErrNested, Hint: "call it before or after, or give the effect inside an operation of its own"}
 }
 
-// meets reports whether both are claims of one row. Of two names of which one has no schema it is taken for granted that
-// they are one table: the search path is the server's. Time and payload don't count, and neither does the database.
+// meets reports whether both are claims of one row. Of two names of which one has no schema it is taken for granted
+// that they are one table: the search path is the server's. Time and payload don't count, and neither does the
+// database.
 func (c *Claim) meets(d *Claim) bool {
 	a, b := c.SQL.name, d.SQL.name
 	return c.Source == d.Source && c.Operation == d.Operation && c.Key == d.Key &&

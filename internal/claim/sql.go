@@ -34,8 +34,8 @@ SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), $8::int8
    AND timestamptz 'epoch' + $5::int8 * interval '1 microsecond' <= clock_timestamp() + $7::int8 * interval '1 microsecond'
 ON CONFLICT (key, operation, source) DO NOTHING` + returningToken
 
-// returningToken makes a statement prove that it wrote the row, by a row that comes back: not every server's command tag
-// can be believed. RETURNING calls no function that is not immutable, for some servers refuse that.
+// returningToken makes a statement prove that it wrote the row, by a row that comes back: not every server's command
+// tag can be believed. RETURNING calls no function that is not immutable, for some servers refuse that.
 const returningToken = `
 RETURNING token`
 
@@ -73,8 +73,8 @@ const forgetSQL = `
 DELETE FROM /*table*/processed_events
  WHERE key = $3::text AND operation = $2::text AND source = $1::text AND lease_until IS NULL` + returningAttempt
 
-// storeSQL keeps what fn returned, in the row that its own transaction inserted, and in no other: fn may have led the name
-// to another table, or rolled back the claim. $5 is the row's token.
+// storeSQL keeps what fn returned, in the row that its own transaction inserted, and in no other: fn may have led the
+// name to another table, or rolled back the claim. $5 is the row's token.
 const storeSQL = `
 UPDATE /*table*/processed_events SET value = $4::bytea
  WHERE key = $3::text AND operation = $2::text AND source = $1::text AND token = $5::int8` + returningToken

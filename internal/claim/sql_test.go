@@ -168,8 +168,8 @@ func TestWAL(t *testing.T) {
 	require.Equal(t, 1, again.Conflicts)
 }
 
-// No statement depends on what some servers of this protocol lack, or give out again after a failover. RETURNING calls no
-// function that is not immutable, which others refuse.
+// No statement depends on what some servers of this protocol lack, or give out again after a failover. RETURNING
+// calls no function that is not immutable, which others refuse.
 func TestNoTransactionIDs(t *testing.T) {
 	t.Parallel()
 	conn := connect(t)

@@ -111,8 +111,8 @@ func losing(t *testing.T, door Door) {
 	})
 }
 
-// ending holds what becomes of a Do whose context ends while fn runs, as a consumer's does that shuts down. The context is
-// also that of the transaction, which database/sql rolls back then, behind fn.
+// ending holds what becomes of a Do whose context ends while fn runs, as a consumer's does that shuts down. The
+// context is also that of the transaction, which database/sql rolls back then, behind fn.
 func ending(t *testing.T, door Door) {
 	for _, c := range []struct {
 		name string

@@ -12,8 +12,8 @@ import (
 	"github.com/pgonce/pgonce/idem"
 )
 
-// site is where a call inside of fn stands: the transaction that the caller of Do had (nil with Run), the context and the
-// transaction that fn got, and a context that is not fn's.
+// site is where a call inside of fn stands: the transaction that the caller of Do had (nil with Run), the context and
+// the transaction that fn got, and a context that is not fn's.
 type site struct {
 	k         kit
 	callers   Tx
@@ -23,8 +23,8 @@ type site struct {
 
 const throughAnother = "Do in the fn of another key"
 
-// inner are the calls of a key inside of that key's fn. Each must be refused before any SQL. Those with MaxWait would wait
-// for themselves.
+// inner are the calls of a key inside of that key's fn. Each must be refused before any SQL. Those with MaxWait would
+// wait for themselves.
 var inner = []struct {
 	name string
 	call func(s site, key idem.Key) error

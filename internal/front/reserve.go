@@ -40,8 +40,8 @@ type Held struct {
 	Lease claim.Lease
 }
 
-// Settle confirms by move, which gives its argument what is held. After any error tx is failed, so that no commit brings
-// what a holder wrote that has lost its lease; but where nothing was sent, tx is as it was.
+// Settle confirms by move, which gives its argument what is held. After any error tx is failed, so that no commit
+// brings what a holder wrote that has lost its lease; but where nothing was sent, tx is as it was.
 func Settle(ctx context.Context, tx pg.Tx, value []byte, move func(func(Held) error) error) error {
 	unsent := false
 	err := move(func(h Held) error {

@@ -212,7 +212,8 @@ func (r *run) dropOrphan(ctx context.Context, o schema.Orphan) error {
 	return nil
 }
 
-// attach makes o a partition again, and takes the mark away in the same transaction: who detaches it by hand later keeps it.
+// attach makes o a partition again, and takes the mark away in the same transaction: who detaches it by hand later
+// keeps it.
 func (r *run) attach(ctx context.Context, o schema.Orphan) error {
 	fit, attach := &pg.Stmt{SQL: schema.FitOrphan(o.Name)}, &pg.Stmt{SQL: schema.AttachOrphan(r.t.Name, o)}
 	tx, err := r.db.Begin(ctx, fit, attach)

@@ -2,8 +2,8 @@ package pg
 
 import "reflect"
 
-// Rewritten returns err with the named fields of the server's answer set to these texts, and everything else as it was. Every driver
-// has a struct of its own for that answer. What wraps one is left as it is.
+// Rewritten returns err with the named fields of the server's answer set to these texts, and everything else as it
+// was. Every driver has a struct of its own for that answer. What wraps one is left as it is.
 func Rewritten(err error, fields map[string]string) error {
 	if _, ok := err.(interface{ SQLState() string }); !ok {
 		return err

@@ -6,14 +6,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// secretFields are those of a server's error, of any driver, in which it prints rows and parameters: the DETAIL has the key
-// where a constraint is violated, the CONTEXT parameters where log_parameter_max_length_on_error says so, the internal query
-// what a function put into its text.
+// secretFields are those of a server's error, of any driver, in which it prints rows and parameters: the DETAIL has
+// the key where a constraint is violated, the CONTEXT parameters where log_parameter_max_length_on_error says so, the
+// internal query what a function put into its text.
 var secretFields = []string{"Detail", "Where", "InternalQuery"}
 
-// WithoutDetail drops from err what could print a key, a row or a parameter, wherever the server's error stands in it. It is
-// kept out of reach, not only out of the message: callers log the struct, too. An error that has nothing of it is returned
-// as it is; one that wraps such an error keeps its text and what errors.Is finds, and loses its type.
+// WithoutDetail drops from err what could print a key, a row or a parameter, wherever the server's error stands in
+// it. It is kept out of reach, not only out of the message: callers log the struct, too. An error that has nothing of
+// it is returned as it is; one that wraps such an error keeps its text and what errors.Is finds, and loses its type.
 func WithoutDetail(err error) error {
 	clean, _ := scrub(err)
 	return clean
@@ -56,7 +56,8 @@ func scrub(err error) (clean error, changed bool) {
 	return &scrubbed{err.Error(), is, causes}, true
 }
 
-// emptied returns a copy of the struct that v points to, without the fields that may hold content; false where there is none.
+// emptied returns a copy of the struct that v points to, without the fields that may hold content; false where there
+// is none.
 func emptied(v reflect.Value) (clean error, changed bool) {
 	c := reflect.New(v.Elem().Type())
 	c.Elem().Set(v.Elem())

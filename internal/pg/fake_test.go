@@ -17,7 +17,8 @@ type reply struct {
 	status byte // 'I', 'T' or 'E'
 }
 
-// connect returns a connection to a server that is not there: answer stands for it. Statements come in the simple protocol.
+// connect returns a connection to a server that is not there: answer stands for it. Statements come in the simple
+// protocol.
 func connect(t *testing.T, answer func(sql string) reply) *pgx.Conn {
 	t.Helper()
 	cfg, err := pgx.ParseConfig("host=localhost user=u dbname=d sslmode=disable default_query_exec_mode=simple_protocol")

@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// inTx is the first argument of a statement that must not run outside of a transaction. pgx under database/sql asks it
-// before it sends anything, and so tells of a transaction that was ended in SQL text, which a *sql.Tx does not know. For
-// every other driver it is the string that it holds.
+// inTx is the first argument of a statement that must not run outside of a transaction. pgx under database/sql asks
+// it before it sends anything, and so tells of a transaction that was ended in SQL text, which a *sql.Tx does not
+// know. For every other driver it is the string that it holds.
 type inTx string
 
 // Value implements driver.Valuer.
@@ -24,7 +24,8 @@ func (a inTx) RewriteQuery(_ context.Context, conn *pgx.Conn, sql string, args [
 	return sql, append([]any{string(a)}, args...), nil
 }
 
-// Send refuses a statement with the key where the driver knows that the transaction has ended: it would be committed alone.
+// Send refuses a statement with the key where the driver knows that the transaction has ended: it would be committed
+// alone.
 func (t sqlTx) Send(ctx context.Context, stmts ...*Stmt) error {
 	for _, s := range stmts {
 		if len(s.Args) == 0 {

@@ -90,8 +90,8 @@ type DB interface {
 	Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error)
 }
 
-// Unsent reports whether err says that its statement was not sent: rows were open, or the context was done. Of a batch it
-// says so of all, of several statements of database/sql of the first that is not Done. A driver may also say
+// Unsent reports whether err says that its statement was not sent: rows were open, or the context was done. Of a
+// batch it says so of all, of several statements of database/sql of the first that is not Done. A driver may also say
 // driver.ErrBadConn of a connection that it has lost, on which nothing can be committed any more.
 func Unsent(err error) bool { return pgconn.SafeToRetry(err) || errors.Is(err, driver.ErrBadConn) }
 
@@ -101,16 +101,16 @@ type notSent struct{ error }
 func (e notSent) Unwrap() error     { return e.error }
 func (e notSent) SafeToRetry() bool { return true }
 
-// Mark is the name of a setting by which a transaction can be known again. Every claim sets it anew, for its transaction
-// only: the server takes it back when the transaction ends, and with a roll back to a savepoint that is older than the
-// claim. Its lower bits ([MarkCount]) count the claims of the transaction; the others are random.
+// Mark is the name of a setting by which a transaction can be known again. Every claim sets it anew, for its
+// transaction only: the server takes it back when the transaction ends, and with a roll back to a savepoint that is
+// older than the claim. Its lower bits ([MarkCount]) count the claims of the transaction; the others are random.
 const (
 	Mark            = "pgonce.mark"
 	MarkCount int64 = 1<<24 - 1
 )
 
-// stands reports whether a claim that has set mine is still part of a transaction whose mark is now: that is mine, or one
-// of a later claim, made by fn. An fn that rolls its own claim back, and then makes two of its own, is not found.
+// stands reports whether a claim that has set mine is still part of a transaction whose mark is now: that is mine, or
+// one of a later claim, made by fn. An fn that rolls its own claim back, and then makes two of its own, is not found.
 func stands(mine, now int64) bool { return mine == now || now&MarkCount > mine&MarkCount }
 
 // cleanupTime bounds what is done on behalf of a context that is done already.

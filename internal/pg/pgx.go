@@ -69,7 +69,8 @@ func (c pgxConn) Query(ctx context.Context, sql string, args []any, row func(sca
 	return WithoutDetail(c.q.SendBatch(ctx, b).Close())
 }
 
-// Scanner returns the Scan of rows. A destination with a method UseTypes is told before what types the connection knows.
+// Scanner returns the Scan of rows. A destination with a method UseTypes is told before what types the connection
+// knows.
 func Scanner(rows pgx.Rows) func(dest ...any) error {
 	return func(dest ...any) error {
 		if conn := rows.Conn(); conn != nil {

@@ -108,9 +108,9 @@ func FromPgxDB(db PgxDB, opts pgx.TxOptions) DB {
 	return &pgxDB{db, nil, opts}
 }
 
-// FromPgxLender is FromPgxDB, for a db that lend takes a connection out of, where lend is not nil. What lend returns besides
-// gives the connection back. The pgx.Tx of a pool would do that only with a round trip of its own, though the server has
-// ended the transaction already.
+// FromPgxLender is FromPgxDB, for a db that lend takes a connection out of, where lend is not nil. What lend returns
+// besides gives the connection back. The pgx.Tx of a pool would do that only with a round trip of its own, though the
+// server has ended the transaction already.
 func FromPgxLender(db PgxDB, lend Lend, opts pgx.TxOptions) DB {
 	return &pgxDB{db, lend, opts}
 }
@@ -215,8 +215,9 @@ func (t *pgxOwnTx) Rollback(ctx context.Context) error {
 	return nil
 }
 
-// SendAndRollback takes one round trip where the connection is lent, and two elsewhere: a wrapper's pgx.Tx cannot be told
-// that the server has ended the transaction. (A Commit with a done context would tell it, and be an error in every trace.)
+// SendAndRollback takes one round trip where the connection is lent, and two elsewhere: a wrapper's pgx.Tx cannot be
+// told that the server has ended the transaction. (A Commit with a done context would tell it, and be an error in
+// every trace.)
 func (t *pgxOwnTx) SendAndRollback(ctx context.Context, stmts ...*Stmt) error {
 	if !t.lent {
 		err := t.pgxConn.Send(ctx, stmts...)

@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// Pin returns a statement of this module in which every operator, function, type and collation is named as pg_catalog's own.
+// Pin returns a statement of this module in which every operator, function, type and collation is named as
+// pg_catalog's own.
 //
-// Unqualified, each of them is looked for along the search path of the session. One with an exact match for its arguments
-// wins wherever it stands over an inexact one in pg_catalog; and where the search path names pg_catalog itself behind other
-// schemas, an exact one does too. Whoever may create functions in such a schema would have them run with the rights of
-// the session.
+// Unqualified, each of them is looked for along the search path of the session. One with an exact match for its
+// arguments wins wherever it stands over an inexact one in pg_catalog; and where the search path names pg_catalog
+// itself behind other schemas, an exact one does too. Whoever may create functions in such a schema would have them
+// run with the rights of the session.
 //
-// It reads the SQL of this module, not every SQL. A function's name and its parenthesis touch, and no other name does that.
-// NOT IN, BETWEEN, IS DISTINCT FROM, LIKE and CASE x WHEN name no operator that could be qualified: they must not be
-// used. TestNothingIsCaptured sees to it.
+// It reads the SQL of this module, not every SQL. A function's name and its parenthesis touch, and no other name does
+// that. NOT IN, BETWEEN, IS DISTINCT FROM, LIKE and CASE x WHEN name no operator that could be qualified: they must
+// not be used. TestNothingIsCaptured sees to it.
 func Pin(sql string) string {
 	p := pinner{tokens: lex(sql)}
 	return p.group("")
@@ -127,7 +128,8 @@ func breaks(keyword string) bool {
 		insert into update delete set values returning do nothing conflict join left cross lateral distinct asc desc using default check constraint for`), keyword)
 }
 
-// grammar lists what the grammar itself takes for pg_catalog's, or for nothing that has a name, though a parenthesis follows.
+// grammar lists what the grammar itself takes for pg_catalog's, or for nothing that has a name, though a parenthesis
+// follows.
 func grammar(name string) bool {
 	return slices.Contains(strings.Fields(`coalesce greatest least extract substring row array exists any all`), name)
 }
@@ -250,8 +252,8 @@ func (p *pinner) name(t token) string {
 	return t.text
 }
 
-// chain is an expression of operands with operators between them. Qualified, all operators bind alike, so parentheses have to
-// say what their precedence did.
+// chain is an expression of operands with operators between them. Qualified, all operators bind alike, so parentheses
+// have to say what their precedence did.
 type chain struct {
 	operands  []string
 	operators []infix

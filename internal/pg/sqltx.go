@@ -12,9 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// markSQL asks for the mark of the transaction that the connection is in; NULL or empty where it has none, or there is no
-// transaction. It has no parameters, so that every driver sends it in one round trip, whatever it does about preparing.
-// Why not read the claim's row: that takes parameters, and fn may have led the table's name to another table.
+// markSQL asks for the mark of the transaction that the connection is in; NULL or empty where it has none, or there
+// is no transaction. It has no parameters, so that every driver sends it in one round trip, whatever it does about
+// preparing. Why not read the claim's row: that takes parameters, and fn may have led the table's name to another
+// table.
 const markSQL = `SELECT pg_catalog.current_setting('` + Mark + `', true)`
 
 // errUndone: the two cannot be told apart, and are met in the same way.
@@ -99,9 +100,10 @@ func WasOver(err error) bool {
 	return sqlState(err) == "25P02" || errors.Is(err, sql.ErrTxDone) || errors.Is(err, ErrTxEnded)
 }
 
-// abandon makes sure that a transaction which could not be failed cannot be committed: the server has lost it, or rows
-// are open, which a Commit of database/sql would close by itself before it commits. It returns ErrLost where the roll back
-// did not reach the server. That tells a lost connection from open rows, which stdlib both calls driver.ErrBadConn.
+// abandon makes sure that a transaction which could not be failed cannot be committed: the server has lost it, or
+// rows are open, which a Commit of database/sql would close by itself before it commits. It returns ErrLost where the
+// roll back did not reach the server. That tells a lost connection from open rows, which stdlib both calls
+// driver.ErrBadConn.
 func abandon(q SQL) (lost error) {
 	switch q := q.(type) {
 	case interface{ Rollback() error }:

@@ -12,12 +12,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ShadowPaths are the search paths that put the schema of [Shadowed] before everything: one that leaves pg_catalog where it is
-// by default, before all, where only an inexact match in it is captured; and one that names it last.
+// ShadowPaths are the search paths that put the schema of [Shadowed] before everything: one that leaves pg_catalog
+// where it is by default, before all, where only an inexact match in it is captured; and one that names it last.
 func ShadowPaths() []string { return []string{"evil, public", "evil, pg_catalog, public"} }
 
-// shadowSQL makes a function for each one of pg_catalog, and for every operator's arguments, that raises an error, and
-// operators for exact arguments where pg_catalog has an inexact match or an exact one. The aggregates are shadowed by functions.
+// shadowSQL makes a function for each one of pg_catalog, and for every operator's arguments, that raises an error,
+// and operators for exact arguments where pg_catalog has an inexact match or an exact one. The aggregates are
+// shadowed by functions.
 const shadowSQL = `
 CREATE SCHEMA app;
 CREATE SCHEMA evil;
@@ -78,8 +79,8 @@ CREATE COLLATION evil."C" FROM pg_catalog."POSIX"`
 var temporarySQL = strings.Repeat("CREATE TEMPORARY TABLE %s (captured pg_catalog.int4);", 9)
 
 // Shadowed returns a pool of one connection, on a new database in which everything that a statement names without a
-// schema is captured: operators, functions, types, collations, and the catalog's tables. What is called raises an error. The
-// tables of the test belong in schema app.
+// schema is captured: operators, functions, types, collations, and the catalog's tables. What is called raises an
+// error. The tables of the test belong in schema app.
 func Shadowed(t testing.TB, path string) *pgxpool.Pool {
 	t.Helper()
 	cfg := Config(t)
@@ -96,8 +97,8 @@ func Shadowed(t testing.TB, path string) *pgxpool.Pool {
 	return PoolConfig(t, cfg)
 }
 
-// Captured fails the test for every statement that the pool of [Shadowed] has prepared so far, and that depends on anything that
-// is not pg_catalog's, as branches do that were not taken. It returns how many it has looked at.
+// Captured fails the test for every statement that the pool of [Shadowed] has prepared so far, and that depends on
+// anything that is not pg_catalog's, as branches do that were not taken. It returns how many it has looked at.
 func Captured(t testing.TB, pool *pgxpool.Pool) int {
 	t.Helper()
 	ctx := t.Context()

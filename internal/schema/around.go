@@ -105,6 +105,6 @@ func (v *verifier) attached(what string, on pg.Name, name string) {
 	}
 }
 
-// bearable are the kinds that Migrate leaves to Verify: they are not of the table's own making, and keep no version of it
-// from being made.
+// bearable are the kinds that Migrate leaves to Verify: they are not of the table's own making, and keep no version
+// of it from being made.
 var bearable = []string{afterTrigger, foreignKey, otherConstraint}

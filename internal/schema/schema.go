@@ -91,8 +91,8 @@ func Migrate(ctx context.Context, tx pg.Conn, tables ...Table) ([]Problem, error
 	}
 }
 
-// A change of a table in use waits for its lock for lockTimeout, lockTries times, and lets claims pass in between: behind
-// a lock that is waited for, every claim waits.
+// A change of a table in use waits for its lock for lockTimeout, lockTries times, and lets claims pass in between:
+// behind a lock that is waited for, every claim waits.
 const (
 	lockTimeout = "1s"
 	lockTries   = 30
@@ -121,7 +121,8 @@ func migrateAll(ctx context.Context, tx pg.Conn, tables []Table) ([]Problem, err
 	return nil, tx.Send(ctx, &pg.Stmt{SQL: releaseSQL})
 }
 
-// limited calls f with a limit to its waits for locks. A smaller one of the session's is replaced, too: Migrate tries again.
+// limited calls f with a limit to its waits for locks. A smaller one of the session's is replaced, too: Migrate tries
+// again.
 func limited(ctx context.Context, tx pg.Conn, f func() error) error {
 	var old, now string
 	if err := tx.Send(ctx, &pg.Stmt{SQL: limitSQL, Args: []any{lockTimeout}, Dest: []any{&old, &now}}); err != nil {

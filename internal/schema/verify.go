@@ -212,8 +212,8 @@ func (v *verifier) relation(r *relation) {
 	}
 }
 
-// foreign reports whether the table lacks a column of the key: it is another one of the same name. Nothing else is said of it,
-// for what would make it ours would drop the constraint that it has.
+// foreign reports whether the table lacks a column of the key: it is another one of the same name. Nothing else is
+// said of it, for what would make it ours would drop the constraint that it has.
 func (v *verifier) foreign(cols map[string]column) bool {
 	var lacks []string
 	for _, name := range v.key {

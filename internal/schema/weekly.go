@@ -95,8 +95,8 @@ func CommentWeek(leaf pg.Name, week string) string {
 
 const orphanComment = "pgonce dedup partition, week "
 
-// droppedComment stands behind the week on what Maintain has begun to drop. Only such a table is dropped: one that was detached by
-// hand is somebody's archive.
+// droppedComment stands behind the week on what Maintain has begun to drop. Only such a table is dropped: one that
+// was detached by hand is somebody's archive.
 const droppedComment = ", being dropped"
 
 // CommentDropped returns the statement that says on a partition that Maintain is about to detach and drop it.
@@ -254,8 +254,8 @@ func MakeWeeks(ctx context.Context, tx pg.Conn, t Table, oid int64) (made []pg.N
 	return made, nil
 }
 
-// checksSQL lists the CHECKs of a table. The text of one with an operator or a function that is not PostgreSQL's own is not
-// told: it may read as the one that is meant.
+// checksSQL lists the CHECKs of a table. The text of one with an operator or a function that is not PostgreSQL's own
+// is not told: it may read as the one that is meant.
 var checksSQL = pg.Pin(`
 SELECT conname::text,
        CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_depend AS d
