@@ -114,7 +114,7 @@ func ExampleStmt_SQL() {
 	//    SET "status" = excluded."status",
 	//        "updated_at" = excluded."updated_at",
 	//        "rank" = excluded."rank"
-	//  WHERE ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE
+	//  WHERE ((t."updated_at", t."rank") OPERATOR(pg_catalog.>=) (excluded."updated_at", excluded."rank")) IS NOT TRUE
 	// [stripe_subscription_id status updated_at rank]
 }
 

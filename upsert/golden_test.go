@@ -72,14 +72,14 @@ func subscriptionLayout(server int) *layout {
 		l.Columns = append(l.Columns, c)
 	}
 	for _, name := range []string{"tenant", "id"} {
-		add(column{Name: name, OID: pgtype.TextOID, Type: "text", NotNull: true, Collation: `pg_catalog."C"`})
+		add(column{Name: name, OID: pgtype.TextOID, Type: "pg_catalog.text", NotNull: true, Collation: `pg_catalog."C"`})
 	}
-	add(column{Name: "email", OID: pgtype.TextOID, Type: "text", NotNull: true})
-	add(column{Name: "status", OID: pgtype.TextOID, Type: "text"})
-	add(column{Name: "plan", OID: pgtype.TextOID, Type: "text"})
+	add(column{Name: "email", OID: pgtype.TextOID, Type: "pg_catalog.text", NotNull: true})
+	add(column{Name: "status", OID: pgtype.TextOID, Type: "pg_catalog.text"})
+	add(column{Name: "plan", OID: pgtype.TextOID, Type: "pg_catalog.text"})
 	add(column{Name: "amount", OID: pgtype.NumericOID, Type: "numeric", Exact: "numeric(10,2)", Catalog: "1700 655366", NotNull: true})
-	add(column{Name: "payload", OID: pgtype.JSONOID, Type: "json"})
-	add(column{Name: "public_id", OID: pgtype.TextOID, Type: "text", NotNull: true, Default: "gen_random_uuid()"})
+	add(column{Name: "payload", OID: pgtype.JSONOID, Type: "pg_catalog.json"})
+	add(column{Name: "public_id", OID: pgtype.TextOID, Type: "pg_catalog.text", NotNull: true, Default: "gen_random_uuid()"})
 	add(column{Name: "deleted_at", OID: pgtype.TimestamptzOID, Type: "timestamp with time zone"})
 	add(column{Name: "updated_at", OID: pgtype.TimestamptzOID, Type: "timestamp with time zone"})
 	add(column{Name: "rank", OID: pgtype.Int4OID, Type: "integer"})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -16,6 +17,9 @@ type layout struct {
 	Encoding string // of the database
 	Columns  []column
 
+	// Targets are the unique indexes that have an expression.
+	Targets [][]part
+
 	byName map[string]*column
 }
 
@@ -24,7 +28,7 @@ type column struct {
 	Name      string
 	OID       uint32
 	Elem      uint32 // of an array
-	Type      string // in SQL, without length or scale
+	Type      string // in SQL, without length or scale; with its schema, or a keyword that is pg_catalog's
 	Exact     string // in SQL, with them
 	Catalog   string // atttypid and atttypmod
 	Limit     int    // characters that a varchar(n) holds, 0 for any number
@@ -37,16 +41,57 @@ type column struct {
 	Collation string // in SQL; "" where the type has none, or has the database's
 	// Fuzzy is set where the collation is nondeterministic: equal strings may differ in bytes.
 	Fuzzy bool
+	// Operators are those of its order, by strategy, each with its schema; nil where they are pg_catalog's.
+	Operators map[string]string
+}
+
+// expressions returns the operator that finds what equals an expression of the target, "" for pg_catalog's. It is told by
+// the index: the target says nothing of a type. ok is false where the indexes that may be meant disagree.
+func (l *layout) expressions(keys []key) (operator string, ok bool) {
+	operator, ok = "", true
+	found := false
+	for _, parts := range l.Targets {
+		fits := len(parts) == len(keys)
+		for _, k := range keys {
+			fits = fits && (k.expr != "" || slices.ContainsFunc(parts, func(p part) bool { return p.Column == k.column }))
+		}
+		for _, p := range parts {
+			switch {
+			case !fits || p.Column != "":
+			case found && p.Equal != operator:
+				return "", false
+			default:
+				operator, found = p.Equal, true
+			}
+		}
+	}
+	return operator, ok
+}
+
+// part is a column or an expression of an index, and the operator by which it finds what is equal, "" for pg_catalog's.
+type part struct{ Column, Equal string }
+
+// operator returns op with blanks around it: = or > or >=, as the type has it.
+func (c *column) operator(op string) string {
+	return operatorIn(c.Operators[map[string]string{"=": "3", ">=": "4", ">": "5"}[op]], op)
+}
+
+// operatorIn returns qualified in the form in which it stands in an expression, or op where there is none.
+func operatorIn(qualified, op string) string {
+	if qualified == "" {
+		return " " + op + " "
+	}
+	return " OPERATOR(" + qualified + ") "
 }
 
 // layoutSQL returns one row of one column, so that it can travel as a batch: see pg.FromPgx.
-const layoutSQL = `
+var layoutSQL = pg.Pin(`
 WITH RECURSIVE base AS (
-  SELECT a.attnum, t.oid, t.typtype, t.typbasetype, t.typelem, t.typcategory, t.typtypmod, a.atttypmod AS typmod, a.attnotnull AS not_null
+  SELECT a.attnum, t.oid, t.typnamespace, t.typname, t.typtype, t.typbasetype, t.typelem, t.typcategory, t.typtypmod, a.atttypmod AS typmod, a.attnotnull AS not_null
     FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
    WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped
   UNION ALL
-  SELECT b.attnum, t.oid, t.typtype, t.typbasetype, t.typelem, t.typcategory, t.typtypmod, b.typtypmod, b.not_null OR d.typnotnull
+  SELECT b.attnum, t.oid, t.typnamespace, t.typname, t.typtype, t.typbasetype, t.typelem, t.typcategory, t.typtypmod, b.typtypmod, b.not_null OR d.typnotnull
     FROM base AS b
     JOIN pg_catalog.pg_type AS d ON d.oid = b.oid
     JOIN pg_catalog.pg_type AS t ON t.oid = b.typbasetype
@@ -59,7 +104,11 @@ SELECT json_build_object(
     'Name', a.attname,
     'OID', b.oid::int8,
     'Elem', CASE WHEN b.typcategory = 'A' THEN b.typelem::int8 ELSE 0 END,
-    'Type', format_type(b.oid, -1),
+    'Type', CASE WHEN format_type(b.oid, -1) ~ '^(bigint|boolean|character varying|double precision|integer|interval|numeric|real|smallint|time .*|timestamp .*|bit varying)([[][]])?$'
+                  AND tn.nspname = 'pg_catalog' THEN format_type(b.oid, -1)
+                 ELSE (SELECT quote_ident(n.nspname) || '.' || quote_ident(t.typname) FROM pg_catalog.pg_type AS t
+                         JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace
+                        WHERE t.oid = b.oid) END,
     'Exact', format_type(b.oid, b.typmod),
     'Catalog', a.atttypid || ' ' || a.atttypmod,
     'Limit', CASE WHEN b.oid = 'varchar'::regtype AND b.typmod > 4 THEN b.typmod - 4 ELSE 0 END,
@@ -70,14 +119,39 @@ SELECT json_build_object(
     'Always', a.attidentity = 'a',
     'Default', CASE WHEN a.attgenerated = '' THEN coalesce(pg_get_expr(d.adbin, d.adrelid), '') ELSE '' END,
     'Collation', CASE WHEN c.collname <> 'default' THEN quote_ident(n.nspname) || '.' || quote_ident(c.collname) ELSE '' END,
-    'Fuzzy', NOT coalesce(c.collisdeterministic, true)
-  ) ORDER BY a.attnum), '[]'))::text
+    'Fuzzy', NOT coalesce(c.collisdeterministic, true),
+    'Operators', (
+      SELECT json_object_agg(m.amopstrategy, quote_ident(on_.nspname) || '.' || o.oprname)
+        FROM pg_catalog.pg_opclass AS k
+        JOIN pg_catalog.pg_amop AS m ON m.amopfamily = k.opcfamily AND m.amoplefttype = k.opcintype AND m.amoprighttype = k.opcintype
+        JOIN pg_catalog.pg_operator AS o ON o.oid = m.amopopr
+        JOIN pg_catalog.pg_namespace AS on_ ON on_.oid = o.oprnamespace
+       WHERE k.opcintype = b.oid AND k.opcdefault AND m.amoppurpose = 's' AND on_.nspname <> 'pg_catalog'
+         AND k.opcmethod = (SELECT h.oid FROM pg_catalog.pg_am AS h WHERE h.amname = 'btree'))
+  ) ORDER BY a.attnum), '[]'::json),
+  'Targets', coalesce((
+    SELECT json_agg((
+      SELECT json_agg(json_build_object('Column', coalesce(a.attname, ''), 'Equal', coalesce(e.equal, '')) ORDER BY g.n)
+        FROM generate_series(1, i.indnkeyatts) AS g (n)
+        LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[g.n - 1] AND a.attnum > 0
+        LEFT JOIN LATERAL (
+          SELECT quote_ident(on_.nspname) || '.' || o.oprname
+            FROM pg_catalog.pg_opclass AS k
+            JOIN pg_catalog.pg_amop AS m ON m.amopfamily = k.opcfamily AND m.amoplefttype = k.opcintype AND m.amoprighttype = k.opcintype
+            JOIN pg_catalog.pg_operator AS o ON o.oid = m.amopopr
+            JOIN pg_catalog.pg_namespace AS on_ ON on_.oid = o.oprnamespace
+           WHERE k.oid = i.indclass[g.n - 1] AND m.amopstrategy = 3 AND on_.nspname <> 'pg_catalog'
+        ) AS e (equal) ON true))
+      FROM pg_catalog.pg_index AS i
+     WHERE i.indrelid = to_regclass($1::text) AND i.indisunique AND i.indexprs IS NOT NULL), '[]'::json)
+)::text
   FROM base AS b
   JOIN pg_catalog.pg_attribute AS a ON a.attrelid = to_regclass($1::text) AND a.attnum = b.attnum
   LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
   LEFT JOIN pg_catalog.pg_collation AS c ON c.oid = a.attcollation
   LEFT JOIN pg_catalog.pg_namespace AS n ON n.oid = c.collnamespace
- WHERE b.typtype <> 'd'`
+  JOIN pg_catalog.pg_namespace AS tn ON tn.oid = b.typnamespace
+ WHERE b.typtype <> 'd'`)
 
 // readLayout asks the catalog. A missing table has no columns.
 func readLayout(ctx context.Context, conn pg.Conn, table pg.Name) (*layout, error) {
@@ -119,7 +193,7 @@ func (c *column) inArray() string {
 		pgtype.UUIDOID, pgtype.DateOID, pgtype.TimeOID, pgtype.TimestampOID, pgtype.TimestamptzOID:
 		return c.Type
 	}
-	return "text"
+	return "pg_catalog.text"
 }
 
 // scalar says that every driver hands out a value of the type in a form that needs no further knowledge. Of the others

@@ -39,7 +39,7 @@ func TestDistinct(t *testing.T) {
 		"uuids without dashes":           {column{OID: pgtype.UUIDOID}, "UTF8", []string{lower, "a0eebc999c0b4ef8bb6d6bb9bd380a11"}, false},
 		"times, which may be written so": {column{OID: pgtype.TimestamptzOID}, "UTF8", []string{"2026-03-01 12:00:00+00", "2026-03-01 12:00:00.5+00"}, false},
 	} {
-		tt.c.Name, tt.c.Type = "k", "text"
+		tt.c.Name, tt.c.Type = "k", "pg_catalog.text"
 		l := &layout{Encoding: tt.encoding, byName: map[string]*column{"k": &tt.c}}
 		s := store{columns: 1}
 		for i, k := range tt.keys {

@@ -35,7 +35,7 @@ func at(alias, name string) string { return alias + "." + pg.Quote(name) }
 // exact returns expr, a value of column c, as it will be once stored.
 func exact(c *column, expr string) string {
 	if c.rounded() {
-		return "(" + expr + ")::" + c.Exact
+		return "(" + expr + ")::" + pg.AsIs(c.Exact)
 	}
 	return expr
 }
@@ -49,6 +49,18 @@ func content(c *column, expr string) string {
 		return expr + `::text COLLATE "C"`
 	}
 	return expr + "::text"
+}
+
+// equal returns the operator that compares a part of the key, with blanks around it.
+func (w writer) equal(k key) string {
+	switch {
+	case w.l == nil:
+		return " = "
+	case k.expr == "":
+		return w.l.byName[k.column].operator("=")
+	}
+	operator, _ := w.l.expressions(w.p.keys)
+	return operatorIn(operator, "=")
 }
 
 func (w writer) members(roles ...role) []member {
@@ -110,22 +122,42 @@ func joined[E any](es []E, sep string, f func(E) string) string {
 
 // version returns the version and its tie-breakers as one value.
 func (w writer) version(alias string) string {
-	vs := mapped(w.members(roleVersion), func(m member) string {
-		if alias == "e" {
-			return exact(w.col(m), at(alias, m.column))
-		}
-		return at(alias, m.column)
-	})
+	vs := w.versions(alias)
 	if len(vs) == 1 {
 		return vs[0]
 	}
 	return "(" + strings.Join(vs, ", ") + ")"
 }
 
+func (w writer) versions(alias string) []string {
+	return mapped(w.members(roleVersion), func(m member) string {
+		if alias == "e" {
+			return exact(w.col(m), at(alias, m.column))
+		}
+		return at(alias, m.column)
+	})
+}
+
+// later compares versions by op, > or >=. Operators of several schemas do not fit into one comparison of rows.
+func (w writer) later(stored, op, event string) string {
+	ms := w.members(roleVersion)
+	if !slices.ContainsFunc(ms, func(m member) bool { return w.l != nil && w.col(m).Operators != nil }) {
+		return w.version(stored) + " " + op + " " + w.version(event)
+	}
+	s, e := w.versions(stored), w.versions(event)
+	last := len(ms) - 1
+	text := s[last] + w.col(ms[last]).operator(op) + e[last]
+	for i := last - 1; i >= 0; i-- {
+		c := w.col(ms[i])
+		text = s[i] + c.operator(">") + e[i] + " OR " + s[i] + c.operator("=") + e[i] + " AND (" + text + ")"
+	}
+	return "(" + text + ")"
+}
+
 // obsolete is true where the event has nothing new for the row that stored names, and false or NULL where it does: a
 // stored NULL is older than everything. "stored < event" would be NULL there, and the row could never be written again.
 func (w writer) obsolete(stored, event string) string {
-	return w.version(stored) + " >= " + w.version(event)
+	return w.later(stored, ">=", event)
 }
 
 // dead says that an event is a deletion.
@@ -158,7 +190,7 @@ func (w writer) given(m member, instead string) string {
 // NULL before it looks for a conflict, so a column that the event leaves out needs the stored value here too.
 func (w writer) inserted(m member, stored func(member) string) string {
 	c := w.col(m)
-	byDefault := "(" + c.Default + ")::" + c.Type
+	byDefault := "(" + pg.AsIs(c.Default) + ")::" + pg.AsIs(c.Type)
 	if m.role != roleIfNotNull || !c.NotNull {
 		return w.given(m, byDefault)
 	}
@@ -178,7 +210,7 @@ func (w writer) updated(m member) string {
 		return "coalesce(" + x + ", " + t + ")"
 	case w.bulk:
 		// excluded holds what inserted put there, perhaps from a snapshot that t has left behind.
-		return "CASE WHEN " + w.isAbsent(m) + " THEN " + t + " ELSE " + x + " END"
+		return "CASE WHEN " + w.isAbsent(m) + "\n              THEN " + t + " ELSE " + x + " END"
 	}
 	return "coalesce(" + w.param(m) + ", " + t + ")"
 }
@@ -186,7 +218,7 @@ func (w writer) updated(m member) string {
 // param returns the parameter of m with its cast.
 func (w writer) param(m member) string {
 	i := slices.IndexFunc(w.p.written, func(o member) bool { return o.column == m.column })
-	return w.placeholder(i) + "::" + w.col(m).Type
+	return w.placeholder(i) + "::" + pg.AsIs(w.col(m).Type)
 }
 
 // placeholder returns the i-th parameter. For bytea it is declared as text: lib/pq would escape a string once more.
@@ -215,11 +247,15 @@ func (w writer) same(stored func(member) string, next func(member) string) strin
 	if len(ms) == 0 {
 		return "true"
 	}
-	all := "(" + joined(ms, ", ", left) + ") IS NOT DISTINCT FROM (" + joined(ms, ", ", right) + ")"
-	if len(ms) > 1 && len(all) < 120 {
-		return all
-	}
-	return joined(ms, "\n                 AND ", func(m member) string { return left(m) + " IS NOT DISTINCT FROM " + right(m) })
+	// Not IS NOT DISTINCT FROM: it names no operator that could be qualified.
+	return joined(ms, "\n                 AND ", func(m member) string {
+		l, r := left(m), right(m)
+		sep := ", "
+		if len(l)+len(r) > 50 {
+			sep = ",\n                          "
+		}
+		return "coalesce(" + l + " = " + r + sep + l + " IS NULL AND " + r + " IS NULL)"
+	})
 }
 
 // next returns what the event e would make of m in the row that stored names. What a deletion leaves out is as it is:
@@ -275,11 +311,11 @@ func (w writer) refusals() []string {
 	}
 	for _, k := range w.p.keys {
 		if k.expr != "" {
-			whens = append(whens, "WHEN ("+k.expr+") IS NULL THEN 'keyless'")
+			whens = append(whens, "WHEN ("+pg.AsIs(k.expr)+") IS NULL THEN 'keyless'")
 		}
 	}
 	if w.p.where != "" {
-		whens = append(whens, "WHEN ("+w.p.where+") IS NOT TRUE THEN 'outside'")
+		whens = append(whens, "WHEN ("+pg.AsIs(w.p.where)+") IS NOT TRUE THEN 'outside'")
 	}
 	return whens
 }
@@ -295,9 +331,10 @@ func (w writer) outdated() []string {
 	if len(names) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf(`WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
-                          WHERE attrelid = to_regclass(%s) AND attname IN (%s))
-                         IS DISTINCT FROM '%s' THEN '%s'`,
+	return []string{fmt.Sprintf(`WHEN ((SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum)
+                            FROM pg_catalog.pg_attribute
+                           WHERE attrelid = to_regclass(%s)
+                             AND attname IN (%s)) = '%s') IS NOT TRUE THEN '%s'`,
 		literal(w.p.table.Quoted()), strings.Join(names, ", "), strings.Join(types, ", "), outdated)}
 }
 
@@ -314,7 +351,7 @@ func (w writer) values(value func(i int, c *column) string) []string {
 		v := value(i, c)
 		if c.Collation != "" {
 			// Otherwise strings would be compared and sorted here by another rule than in the table's index.
-			v += " COLLATE " + c.Collation
+			v += " COLLATE " + pg.AsIs(c.Collation)
 		}
 		vs = append(vs, v+" AS "+pg.Quote(m.column))
 	}
@@ -326,9 +363,9 @@ func (w writer) values(value func(i int, c *column) string) []string {
 		has[name] = true
 		v := "NULL"
 		if c.Default != "" {
-			v = "(" + c.Default + ")"
+			v = "(" + pg.AsIs(c.Default) + ")"
 		}
-		vs = append(vs, v+"::"+c.Type+" AS "+pg.Quote(name))
+		vs = append(vs, v+"::"+pg.AsIs(c.Type)+" AS "+pg.Quote(name))
 	}
 	return vs
 }

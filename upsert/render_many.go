@@ -31,7 +31,7 @@ func (w writer) many(s shape) string {
 	default:
 		// The mark of a row that a trigger has skipped stays behind, so it names the row.
 		hit, reset = "set_config('pgonce.hit', "+w.lockedKey()+", true) IS NOT NULL", resetHit
-		isNew = "CASE " + readHit + " WHEN '' THEN true ELSE " + readHit + " IS DISTINCT FROM " + w.keyText("t") + " END"
+		isNew = "(" + readHit + " = ''\n             OR " + readHit + " <> " + w.keyText("t") + ") IS NOT FALSE"
 	}
 	returned := []string{isNew + " AS pgonce_new"}
 	if s.withRows {
@@ -53,20 +53,17 @@ func (w writer) many(s shape) string {
 	if !s.distinct {
 		fmt.Fprintf(&b, "\n   ORDER BY %s", strings.Join(w.sortKeys("e"), ", "))
 	}
-	fmt.Fprintf(&b, "\n  ON CONFLICT %s %s\n  RETURNING %s%s\n)", w.target(), w.action(hit), fold(returned, 12), w.expressions())
+	fmt.Fprintf(&b, "\n  ON CONFLICT %s %s\n  RETURNING %s%s\n)", pg.AsIs(w.target()), w.action(hit), fold(returned, 12), w.expressions())
 	if s.withRows {
-		return b.String() + "\n" + w.answer(applied, judged, s)
+		return pg.Pin(b.String() + "\n" + w.answer(applied, judged, s))
 	}
-	return b.String() + w.tally(applied, judged, s)
+	return pg.Pin(b.String() + w.tally(applied, judged, s))
 }
 
 // tally answers with the numbers of inserted and updated rows, and with a line for each of the others. A row that should have
 // been written, and has not been, has met a rival.
 func (w writer) tally(applied, judged string, s shape) string {
 	tally := w.cte("tally")
-	keys := func(alias string) string {
-		return joined(w.numbered(), ", ", func(i int) string { return w.keyColumn(alias, i) })
-	}
 	return fmt.Sprintf(`, %[1]s AS (
   SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM %[2]s AS a
 )
@@ -74,12 +71,27 @@ SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM %[1]s AS y
  UNION ALL
 SELECT d.*
   FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
-                    THEN (SELECT y.written FROM %[1]s AS y) = (SELECT count(*) FROM %[3]s AS e WHERE %[4]s)
-                         OR (%[5]s) IN (SELECT %[6]s FROM %[2]s AS a)
-                    ELSE false END AS written, e.pgonce_pos, %[7]s AS nth, %[8]s, coalesce(e.pgonce_verdict, '')
+                    THEN (SELECT y.written FROM %[1]s AS y)
+                         = (SELECT count(*) FROM %[3]s AS e WHERE %[4]s)
+                         OR %[5]s
+                    ELSE false END AS written, e.pgonce_pos, %[6]s AS nth, %[7]s, coalesce(e.pgonce_verdict, '')
           FROM %[3]s AS e
          WHERE (SELECT y.written FROM %[1]s AS y) < cardinality($1::int8[])) AS d
- WHERE NOT d.written OR d.nth > 1`, tally, applied, judged, s.wanted(), keys("e"), keys("a"), s.nth(), s.rank())
+ WHERE NOT d.written OR d.nth > 1`, tally, applied, judged, s.wanted(), w.among("e", applied), s.nth(), s.rank())
+}
+
+// among says that the key of a row is one of those in applied.
+func (w writer) among(alias, applied string) string {
+	keys := func(alias string) string {
+		return joined(w.numbered(), ", ", func(i int) string { return w.keyColumn(alias, i) })
+	}
+	ops := mapped(w.p.keys, w.equal)
+	if len(slices.Compact(ops)) == 1 {
+		return "(" + keys(alias) + ")" + ops[0] + "ANY (SELECT " + keys("a") + " FROM " + applied + " AS a)"
+	}
+	return "EXISTS (SELECT FROM " + applied + " AS a WHERE " + joined(w.numbered(), " AND ", func(i int) string {
+		return w.keyColumn("a", i) + w.equal(w.p.keys[i]) + w.keyColumn(alias, i)
+	}) + ")"
 }
 
 // nth and rank return the columns of [writer.ranked], which are not there where there is nothing to rank; wanted is true for a row that
@@ -116,7 +128,7 @@ func (w writer) answer(applied, judged string, s shape) string {
 	by := strings.Join(groups, ", ")
 	var b strings.Builder
 	fmt.Fprintf(&b, "SELECT row_number() OVER (PARTITION BY %s ORDER BY r.pgonce_pos) = 1,\n       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,\n       %s\n  FROM (", by, fold(w.results("r"), 7))
-	fmt.Fprintf(&b, "\n    SELECT %s, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,\n           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,\n           %s\n      FROM %s AS a",
+	fmt.Fprintf(&b, "\n    SELECT %s, '-1'::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,\n           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,\n           %s\n      FROM %s AS a",
 		named(w.sortKeys("a"), "pgonce_g"), fold(w.list("a"), 11), applied)
 	fmt.Fprintf(&b, "\n     UNION ALL\n    SELECT %s, e.pgonce_pos, %s, %s, coalesce(e.pgonce_verdict, ''),\n           %s\n      FROM %s AS e\n  ) AS r\n ORDER BY %s, r.pgonce_pos",
 		named(w.sortKeys("e"), "pgonce_g"), s.nth(), s.rank(), fold(fromJudged, 11), judged, by)
@@ -134,7 +146,7 @@ func (w writer) answer(applied, judged string, s shape) string {
 func (w writer) ranked(distinct bool, reset string) string {
 	params, arrays := []string{"$1::int8[] AS pos"}, []string{"unnest(a.pos) AS pgonce_pos"}
 	for i, m := range w.p.written {
-		params = append(params, fmt.Sprintf("$%d::%s[] AS a%d", len(params)+1, w.col(m).inArray(), i+1))
+		params = append(params, fmt.Sprintf("$%d::%s[] AS a%d", len(params)+1, pg.AsIs(w.col(m).inArray()), i+1))
 		arrays = append(arrays, fmt.Sprintf("unnest(a.a%d) AS c%d", i+1, i+1))
 	}
 	if reset != "" {
@@ -145,7 +157,7 @@ func (w writer) ranked(distinct bool, reset string) string {
 		if c.inArray() == c.Type {
 			return v
 		}
-		return v + "::" + c.Type
+		return v + "::" + pg.AsIs(c.Type)
 	})...)
 	checks := w.expressions()
 	if whens := w.refusals(); len(whens) > 0 {
@@ -181,7 +193,7 @@ func (w writer) expressions() string {
 	var b strings.Builder
 	for i, k := range w.p.keys {
 		if k.expr != "" {
-			fmt.Fprintf(&b, ", (%s) AS pgonce_k%d", k.expr, i+1)
+			fmt.Fprintf(&b, ", (%s) AS pgonce_k%d", pg.AsIs(k.expr), i+1)
 		}
 	}
 	return b.String()
@@ -193,12 +205,12 @@ func (w writer) storedRow() string {
 	s := "SELECT " + fold(w.list("s"), 31) + w.found() + w.expressions() + "\n                         FROM " + w.p.table.Quoted() + " AS s" +
 		"\n                        WHERE " + joined(w.numbered(), " AND ", func(i int) string {
 		if expr := w.p.keys[i].expr; expr != "" {
-			return "(" + expr + ") = " + w.keyColumn("e", i)
+			return "(" + pg.AsIs(expr) + ")" + w.equal(w.p.keys[i]) + w.keyColumn("e", i)
 		}
-		return w.keyColumn("s", i) + " = " + w.keyColumn("e", i)
+		return w.keyColumn("s", i) + w.equal(w.p.keys[i]) + w.keyColumn("e", i)
 	})
 	if w.p.where != "" {
-		s += " AND (" + w.p.where + ")"
+		s += " AND (" + pg.AsIs(w.p.where) + ")"
 	}
 	return s
 }
@@ -261,7 +273,7 @@ func (w writer) keyText(alias string) string {
 	}
 	return "ROW(" + joined(w.p.keys, ", ", func(k key) string {
 		if k.expr != "" {
-			return "(" + k.expr + ")"
+			return "(" + pg.AsIs(k.expr) + ")"
 		}
 		return at(alias, k.column)
 	}) + ")::text"
@@ -321,7 +333,7 @@ func (w writer) absent(judged string, s shape) string {
 		}) + ")::text"
 	}
 	return "  SELECT jsonb_object_agg(a.k, true) AS keys FROM (\n    " + joined(ms, "\n    UNION ALL ", func(m member) string {
-		return fmt.Sprintf("SELECT '%d' || %s AS k FROM %s AS e WHERE %s AND %s IS NULL",
+		return fmt.Sprintf("SELECT '%d' || %s AS k\n      FROM %s AS e WHERE %s AND %s IS NULL",
 			slices.IndexFunc(ms, func(o member) bool { return o.column == m.column }), key, judged, s.wanted(), at("e", m.column))
 	}) + "\n  ) AS a WHERE a.k IS NOT NULL"
 }

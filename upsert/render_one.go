@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/pgonce/pgonce/internal/pg"
 )
 
 const (
@@ -33,7 +35,7 @@ func (w writer) one() string {
 
 	var b strings.Builder
 	values := w.values(func(i int, c *column) string {
-		v := w.placeholder(i) + "::" + c.Type
+		v := w.placeholder(i) + "::" + pg.AsIs(c.Type)
 		if c.Elem != 0 {
 			return "CASE WHEN " + nullsAreNulls + " THEN " + v + " END"
 		}
@@ -68,12 +70,12 @@ func (w writer) one() string {
 		b.WriteString("e.pgonce_refused IS NULL AND ")
 	}
 	fmt.Fprintf(&b, "NOT EXISTS (SELECT FROM %s AS s%s)\n  ON CONFLICT %s %s\n  RETURNING %s\n)",
-		stored, w.settled(storedCol), w.target(), w.action(hit), fold(append([]string{isNew + " AS pgonce_new"}, w.list("t")...), 12))
+		stored, w.settled(storedCol), pg.AsIs(w.target()), w.action(hit), fold(append([]string{isNew + " AS pgonce_new"}, w.list("t")...), 12))
 
 	fmt.Fprintf(&b, "\nSELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,\n       %s\n  FROM %s AS a\nUNION ALL\n", fold(w.results("a"), 7), applied)
 	fmt.Fprintf(&b, "SELECT %s,\n       %s\n  FROM %s AS e LEFT JOIN %s AS s ON true\n WHERE NOT EXISTS (SELECT FROM %s)",
 		w.verdict(storedCol, literal(raced)), fold(w.results("s"), 7), event, stored, applied)
-	return b.String()
+	return pg.Pin(b.String())
 }
 
 // usesStored says that inserted takes m from the stored row.
@@ -105,15 +107,21 @@ func (w writer) found() string {
 func (w writer) lookup(event string) string {
 	s := joined(w.p.keys, " AND ", func(k key) string {
 		if k.expr != "" {
-			return fmt.Sprintf("(%s) = (SELECT (%s) FROM %s)", k.expr, k.expr, event)
+			return w.sameExpr(k, event)
 		}
 		m := w.member(k.column)
-		return at("s", k.column) + " = " + exact(w.col(m), w.param(m))
+		return at("s", k.column) + w.equal(k) + exact(w.col(m), w.param(m))
 	})
 	if w.p.where != "" {
-		s += " AND (" + w.p.where + ")"
+		s += " AND (" + pg.AsIs(w.p.where) + ")"
 	}
 	return s
+}
+
+// sameExpr compares an expression of the key in the row at hand and in the event.
+func (w writer) sameExpr(k key, event string) string {
+	expr := "(" + pg.AsIs(k.expr) + ")"
+	return expr + w.equal(k) + "(SELECT " + expr + " FROM " + event + ")"
 }
 
 func (w writer) member(name string) member {
@@ -145,7 +153,7 @@ func (w writer) verdict(stored func(member) string, newer string) string {
 	switch w.p.rule {
 	case byVersion:
 		return s + "WHEN (" + w.obsolete("s", "e") + ") IS NOT TRUE THEN " + newer +
-			"\n            WHEN " + w.version("s") + " > " + w.version("e") + " THEN 'stale'" +
+			"\n            WHEN " + w.later("s", ">", "e") + " THEN 'stale'" +
 			"\n            WHEN " + w.same(stored, w.next(stored)) + " THEN 'unchanged'" +
 			"\n            ELSE 'conflict' END"
 	case lastWins:

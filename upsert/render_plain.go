@@ -24,10 +24,10 @@ func (w writer) plain() string {
 	} else {
 		fmt.Fprintf(&b, "VALUES (%s)", values)
 	}
-	fmt.Fprintf(&b, "\nON CONFLICT %s ", w.target())
+	fmt.Fprintf(&b, "\nON CONFLICT %s ", pg.AsIs(w.target()))
 	if w.p.rule == firstWins {
 		b.WriteString("DO NOTHING")
-		return b.String()
+		return pg.Pin(b.String())
 	}
 	set := w.members(roleSet, roleIfNotNull, roleTombstone, roleVersion)
 	fmt.Fprintf(&b, "DO UPDATE\n   SET %s", joined(set, ",\n       ", func(m member) string {
@@ -46,7 +46,7 @@ func (w writer) plain() string {
 	default:
 		fmt.Fprintf(&b, "\n WHERE (%s) IS NOT TRUE", w.obsolete("t", "excluded"))
 	}
-	return b.String()
+	return pg.Pin(b.String())
 }
 
 // carriedPlain is inserted without the catalog: it takes the stored value for columns that may be NULL too, which DO
@@ -59,12 +59,12 @@ func (w writer) carriedPlain(m member) string {
 	event := w.cte("event")
 	where := joined(w.p.keys, " AND ", func(k key) string {
 		if k.expr != "" {
-			return fmt.Sprintf("(%s) = (SELECT (%s) FROM %s)", k.expr, k.expr, event)
+			return w.sameExpr(k, event)
 		}
 		return at("s", k.column) + " = " + at("e", k.column)
 	})
 	if w.p.where != "" {
-		where += " AND (" + w.p.where + ")"
+		where += " AND (" + pg.AsIs(w.p.where) + ")"
 	}
 	return fmt.Sprintf("coalesce(%s, (SELECT %s FROM %s AS s WHERE %s))", e, at("s", m.column), w.p.table.Quoted(), where)
 }

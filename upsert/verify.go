@@ -148,6 +148,10 @@ func (p *plan) layoutProblems(l *layout) []Problem {
 				"MaxSkew compares the version with the clock, and column %s is %s", c.Name, c.Exact)
 		}
 	}
+	if _, ok := l.expressions(p.keys); !ok {
+		r.add("cast them in the index and in OnConflict to one type, such as text",
+			"expressions of unique indexes that OnConflict may mean are of types with = in several schemas")
+	}
 	return r.problems
 }
 

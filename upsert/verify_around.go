@@ -21,7 +21,7 @@ type around struct {
 }
 
 // aroundSQL returns one row of one column, as layoutSQL does.
-const aroundSQL = `
+var aroundSQL = pg.Pin(`
 SELECT (pg_catalog.json_build_object(
   'Kind', c.relkind::text,
   'Writable', pg_catalog.pg_relation_is_updatable(c.oid::pg_catalog.regclass, false) & 12 = 12,
@@ -47,7 +47,7 @@ SELECT (pg_catalog.json_build_object(
        AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A')), '[]'::json)
 ))::text
   FROM pg_catalog.pg_class AS c
- WHERE c.oid = pg_catalog.to_regclass($1::text)::pg_catalog.oid`
+ WHERE c.oid = pg_catalog.to_regclass($1::text)::pg_catalog.oid`)
 
 func readAround(ctx context.Context, conn pg.Conn, table pg.Name) (*around, error) {
 	var text string

@@ -30,7 +30,7 @@ type index struct {
 }
 
 // catalogSQL returns one row of one column, as layoutSQL does.
-const catalogSQL = `
+var catalogSQL = pg.Pin(`
 SELECT json_build_object(
   'Partitioned', (SELECT relkind = 'p' FROM pg_catalog.pg_class WHERE oid = to_regclass($1::text)),
   'Indexes', coalesce((
@@ -41,7 +41,7 @@ SELECT json_build_object(
       'Immediate', i.indimmediate,
       'NullsAlike', coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false),
       'SameRule', (SELECT coalesce(bool_and(a.attcollation = k.rule), true)
-                     FROM unnest(i.indkey::int2[], i.indcollation::oid[]) AS k (attnum, rule)
+                     FROM ROWS FROM (unnest(i.indkey::int2[]), unnest(i.indcollation::oid[])) AS k (attnum, rule)
                      JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
                     WHERE k.rule <> 0),
       'Keys', (SELECT json_agg(coalesce('.' || a.attname, pg_get_indexdef(i.indexrelid, n, false)) ORDER BY n)
@@ -51,8 +51,8 @@ SELECT json_build_object(
       'Definition', pg_get_indexdef(i.indexrelid)
     ) ORDER BY c.relname)
       FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
-     WHERE i.indrelid = to_regclass($1::text) AND i.indisunique), '[]')
-)::text`
+     WHERE i.indrelid = to_regclass($1::text) AND i.indisunique), '[]'::json)
+)::text`)
 
 func readCatalog(ctx context.Context, conn pg.Conn, table pg.Name) (*catalog, error) {
 	var text string

@@ -2,6 +2,7 @@ package pg
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -21,15 +22,14 @@ func Pin(sql string) string {
 	return p.group("")
 }
 
-// AsIs marks a part of a statement that [Pin] leaves as it is: an expression of a user.
-func AsIs(sql string) string { return asIs + sql + asIsEnd }
+// AsIs marks a part of a statement that [Pin] leaves as it is: an expression of a user, whatever is in it. Such a part
+// holds no other.
+func AsIs(sql string) string { return asIs + strconv.Itoa(len(sql)) + ":" + sql }
 
-const (
-	asIs    = "\x01"
-	asIsEnd = "\x02"
+// asIs begins a part to be left alone; its length follows.
+const asIs = "\x01"
 
-	operatorChars = "+-*/<>=~!@#%^&|`?"
-)
+const operatorChars = "+-*/<>=~!@#%^&|`?"
 
 type kind uint8
 
@@ -73,8 +73,8 @@ func lex(sql string) []token {
 			t.lower = strings.ToLower(t.text)
 		}
 		i += len(t.text)
-		if t.kind == other {
-			t.text = strings.TrimSuffix(strings.TrimPrefix(t.text, asIs), asIsEnd)
+		if strings.HasPrefix(t.text, asIs) {
+			_, t.text, _ = strings.Cut(t.text, ":")
 		}
 		all = append(all, t)
 	}
@@ -101,7 +101,9 @@ func next(sql string) (kind, string) {
 	}
 	switch c := sql[0]; {
 	case c == asIs[0]:
-		return other, closing(asIsEnd)
+		length, _, _ := strings.Cut(sql[1:], ":")
+		n, _ := strconv.Atoi(length)
+		return other, sql[:1+len(length)+1+n]
 	case c == '\'':
 		return other, closing("'") // a doubled quote makes two strings side by side, which come out as they were
 	case c == '"':
@@ -124,20 +126,34 @@ func isWord(c byte) bool {
 
 // breaks lists the keywords that end an expression of operators; no operator reaches beyond one.
 func breaks(keyword string) bool {
-	return slices.Contains(strings.Fields(`select from where and or not is when then else end as by on order group having limit offset union with
-		insert into update delete set values returning do nothing conflict join left cross lateral distinct asc desc using default check constraint for`), keyword)
+	switch keyword {
+	case "select", "from", "where", "and", "or", "not", "is", "when", "then", "else", "end", "as", "by", "on", "order", "group",
+		"having", "limit", "offset", "union", "with", "insert", "into", "update", "delete", "set", "values", "returning", "do",
+		"nothing", "conflict", "join", "left", "cross", "lateral", "distinct", "asc", "desc", "using", "default", "check",
+		"constraint", "for":
+		return true
+	}
+	return false
 }
 
 // grammar lists what the grammar itself takes for pg_catalog's, or for nothing that has a name, though a parenthesis
 // follows.
 func grammar(name string) bool {
-	return slices.Contains(strings.Fields(`coalesce greatest least extract substring row array exists any all`), name)
+	switch name {
+	case "coalesce", "greatest", "least", "extract", "substring", "row", "array", "exists", "any", "all":
+		return true
+	}
+	return false
 }
 
 // builtin lists the types whose names are keywords, and so cannot be anybody else's.
 func builtin(name string) bool {
-	return slices.Contains(strings.Fields(`bigint bit boolean char character decimal double float int integer interval numeric real smallint
-		time timestamp varchar`), name)
+	switch name {
+	case "bigint", "bit", "boolean", "char", "character", "decimal", "double", "float", "int", "integer", "interval", "numeric",
+		"real", "smallint", "time", "timestamp", "varchar":
+		return true
+	}
+	return false
 }
 
 const catalog = "pg_catalog."

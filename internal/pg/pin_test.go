@@ -26,7 +26,7 @@ func TestPin(t *testing.T) {
 		 FROM /*d = now()*/e`: `SELECT 'a = now()', "b = now()", -1 -- c = now()
 		 FROM /*d = now()*/e`,
 		`SELECT 'it''s now()'`:                  `SELECT 'it''s now()'`,
-		"SELECT a = \x01lower(b) = 'x'\x02 = c": `SELECT a OPERATOR(pg_catalog.=) lower(b) = 'x' OPERATOR(pg_catalog.=) c`,
+		"SELECT a = " + AsIs("lower(b) = 'x'") + " = c": `SELECT a OPERATOR(pg_catalog.=) lower(b) = 'x' OPERATOR(pg_catalog.=) c`,
 		`SELECT a OPERATOR(x.=) b AND c = d`:    `SELECT a OPERATOR(x.=) b AND c OPERATOR(pg_catalog.=) d`,
 
 		// what binds tighter than its neighbours

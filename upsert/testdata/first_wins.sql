@@ -5,11 +5,12 @@ ON CONFLICT ("id") DO NOTHING;
 
 -- One row, PostgreSQL 14 to 17
 WITH event AS (
-  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "public_id", $3::text AS "status"
+  SELECT $1::pg_catalog.text COLLATE pg_catalog."C" AS "id", $2::pg_catalog.text AS "public_id",
+         $3::pg_catalog.text AS "status"
 ), stored AS MATERIALIZED (
   SELECT s."id", s."public_id", s."status", s."plan", true AS pgonce_found
     FROM "subscription" AS s
-   WHERE s."id" = $1::text
+   WHERE s."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "public_id", "status")
   SELECT e."id", e."public_id", e."status"
@@ -29,11 +30,12 @@ SELECT CASE WHEN s.pgonce_found THEN 'unchanged' ELSE 'raced' END,
 
 -- One row, from PostgreSQL 18
 WITH event AS (
-  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "public_id", $3::text AS "status"
+  SELECT $1::pg_catalog.text COLLATE pg_catalog."C" AS "id", $2::pg_catalog.text AS "public_id",
+         $3::pg_catalog.text AS "status"
 ), stored AS MATERIALIZED (
   SELECT s."id", s."public_id", s."status", s."plan", true AS pgonce_found
     FROM "subscription" AS s
-   WHERE s."id" = $1::text
+   WHERE s."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "public_id", "status")
   SELECT e."id", e."public_id", e."status"
@@ -55,83 +57,85 @@ SELECT CASE WHEN s.pgonce_found THEN 'unchanged' ELSE 'raced' END,
 WITH judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN s.pgonce_found THEN 'unchanged' ELSE NULL END AS pgonce_verdict
-    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+    FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C"
                                          ORDER BY q.pgonce_pos) AS pgonce_nth,
                  0 AS pgonce_rank
             FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "public_id",
                           u.c3 AS "status"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3
+                    FROM (SELECT pg_catalog.unnest(a.pos) AS pgonce_pos, pg_catalog.unnest(a.a1) AS c1, pg_catalog.unnest(a.a2) AS c2,
+                                  pg_catalog.unnest(a.a3) AS c3
+                            FROM (SELECT $1::pg_catalog.int8[] AS pos, $2::pg_catalog.text[] AS a1,
+                                          $3::pg_catalog.text[] AS a2, $4::pg_catalog.text[] AS a3
                                    WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."plan", true AS pgonce_found
                          FROM "subscription" AS s
-                        WHERE s."id" = e."id"
+                        WHERE s."id" OPERATOR(pg_catalog.=) e."id"
                         OFFSET 0) AS s ON true
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "public_id", "status")
   SELECT e."id", e."public_id", e."status"
     FROM judged AS e
-   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
-   ORDER BY e."id" COLLATE "C"
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1
+   ORDER BY e."id" COLLATE pg_catalog."C"
   ON CONFLICT ("id") DO NOTHING
   RETURNING true AS pgonce_new, t."id"
 ), tally AS (
-  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
+  SELECT pg_catalog.count(*) AS written, pg_catalog.count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
+SELECT NULL::boolean, y.written, y.updated, 0::pg_catalog.int8, '' FROM tally AS y
  UNION ALL
 SELECT d.*
   FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
-                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
-                         OR (e."id") IN (SELECT a."id" FROM applied AS a)
+                    THEN (SELECT y.written FROM tally AS y)
+                         OPERATOR(pg_catalog.=) (SELECT pg_catalog.count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1)
+                         OR (e."id") OPERATOR(pg_catalog.=) ANY (SELECT a."id" FROM applied AS a)
                     ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
           FROM judged AS e
-         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
- WHERE NOT d.written OR d.nth > 1;
+         WHERE (SELECT y.written FROM tally AS y) OPERATOR(pg_catalog.<) pg_catalog.cardinality($1::pg_catalog.int8[])) AS d
+ WHERE NOT d.written OR d.nth OPERATOR(pg_catalog.>) 1;
 
 -- Many rows, from PostgreSQL 18
 WITH judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN s.pgonce_found THEN 'unchanged' ELSE NULL END AS pgonce_verdict
-    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+    FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C"
                                          ORDER BY q.pgonce_pos) AS pgonce_nth,
                  0 AS pgonce_rank
             FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "public_id",
                           u.c3 AS "status"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3
+                    FROM (SELECT pg_catalog.unnest(a.pos) AS pgonce_pos, pg_catalog.unnest(a.a1) AS c1, pg_catalog.unnest(a.a2) AS c2,
+                                  pg_catalog.unnest(a.a3) AS c3
+                            FROM (SELECT $1::pg_catalog.int8[] AS pos, $2::pg_catalog.text[] AS a1,
+                                          $3::pg_catalog.text[] AS a2, $4::pg_catalog.text[] AS a3
                                    WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."plan", true AS pgonce_found
                          FROM "subscription" AS s
-                        WHERE s."id" = e."id"
+                        WHERE s."id" OPERATOR(pg_catalog.=) e."id"
                         OFFSET 0) AS s ON true
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "public_id", "status")
   SELECT e."id", e."public_id", e."status"
     FROM judged AS e
-   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
-   ORDER BY e."id" COLLATE "C"
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1
+   ORDER BY e."id" COLLATE pg_catalog."C"
   ON CONFLICT ("id") DO NOTHING
   RETURNING true AS pgonce_new, t."id"
 ), tally AS (
-  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
+  SELECT pg_catalog.count(*) AS written, pg_catalog.count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
+SELECT NULL::boolean, y.written, y.updated, 0::pg_catalog.int8, '' FROM tally AS y
  UNION ALL
 SELECT d.*
   FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
-                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
-                         OR (e."id") IN (SELECT a."id" FROM applied AS a)
+                    THEN (SELECT y.written FROM tally AS y)
+                         OPERATOR(pg_catalog.=) (SELECT pg_catalog.count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1)
+                         OR (e."id") OPERATOR(pg_catalog.=) ANY (SELECT a."id" FROM applied AS a)
                     ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
           FROM judged AS e
-         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
- WHERE NOT d.written OR d.nth > 1;
+         WHERE (SELECT y.written FROM tally AS y) OPERATOR(pg_catalog.<) pg_catalog.cardinality($1::pg_catalog.int8[])) AS d
+ WHERE NOT d.written OR d.nth OPERATOR(pg_catalog.>) 1;
 
 -- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
 WITH judged AS MATERIALIZED (
@@ -140,14 +144,14 @@ WITH judged AS MATERIALIZED (
     FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "public_id",
                           u.c3 AS "status"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3
+                    FROM (SELECT pg_catalog.unnest(a.pos) AS pgonce_pos, pg_catalog.unnest(a.a1) AS c1, pg_catalog.unnest(a.a2) AS c2,
+                                  pg_catalog.unnest(a.a3) AS c3
+                            FROM (SELECT $1::pg_catalog.int8[] AS pos, $2::pg_catalog.text[] AS a1,
+                                          $3::pg_catalog.text[] AS a2, $4::pg_catalog.text[] AS a3
                                    WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."public_id", s."status", s."plan", true AS pgonce_found
                          FROM "subscription" AS s
-                        WHERE s."id" = e."id"
+                        WHERE s."id" OPERATOR(pg_catalog.=) e."id"
                         OFFSET 0) AS s ON true
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "public_id", "status")
@@ -157,16 +161,16 @@ WITH judged AS MATERIALIZED (
   ON CONFLICT ("id") DO NOTHING
   RETURNING true AS pgonce_new, t."id", t."public_id", t."status", t."plan"
 )
-SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+SELECT pg_catalog.row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) OPERATOR(pg_catalog.=) 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
        r."id", r."public_id", r."status", r."plan"
   FROM (
-    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1, '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
            a."id", a."public_id", a."status", a."plan"
       FROM applied AS a
      UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, 1::int8, 1::int8, coalesce(e.pgonce_verdict, ''),
+    SELECT e."id" COLLATE pg_catalog."C" AS pgonce_g1, e.pgonce_pos, 1::pg_catalog.int8, 1::pg_catalog.int8, coalesce(e.pgonce_verdict, ''),
            e.pgonce_s1 AS "id", e.pgonce_s2 AS "public_id", e.pgonce_s3 AS "status", e.pgonce_s4 AS "plan"
       FROM judged AS e
   ) AS r
