@@ -6,10 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgonce/pgonce/internal/pg"
 	"github.com/pgonce/pgonce/internal/schema"
+	"github.com/pgonce/pgonce/internal/tables"
 )
 
 // Problem is one thing that keeps a table from backing its keys.
@@ -85,40 +84,18 @@ func (e *VerifyError) Except(kinds ...string) error {
 // It returns nil when all of it holds, a *[VerifyError] with every problem where not, and any other error when it could
 // not ask. It reads pg_catalog only, takes no lock that a claim could wait for, and answers for the current role and search
 // path: call it on the connections that claim, at the start of the program or in its tests. Safe for concurrent use.
-func Verify(ctx context.Context, db interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}, tables ...Table,
-) error {
-	resolved, err := resolveAll(tables)
-	if err != nil {
-		return fmt.Errorf("dedup: verify: %w", err)
-	}
-	var all []schema.Problem
-	for i, t := range resolved {
-		problems, err := schema.Verify(ctx, pg.FromPgx(db), t)
-		if err != nil {
-			return fmt.Errorf("dedup: verify: %w", err)
-		}
-		all = append(all, problems...)
-		if len(tables) > 0 && !tables[i].ShortRetention {
-			all = append(all, schema.Window(t.Name, t.Retention, tables[i].Resends)...)
-		}
-	}
-	problems, err := schema.Session(ctx, pg.FromPgx(db))
-	if err != nil {
-		return fmt.Errorf("dedup: verify: %w", err)
-	}
-	all = append(all, problems...)
-	if err := verifyError(all); err != nil {
+func Verify(ctx context.Context, db Querier, all ...Table) error {
+	problems, err := tables.Verify(ctx, pg.FromPgx(db), below(all))
+	if err := verified(problems, err); err != nil {
 		return fmt.Errorf("dedup: verify: %w", err)
 	}
 	return nil
 }
 
-// verifyError returns nil for no problems.
-func verifyError(problems []schema.Problem) error {
-	if len(problems) == 0 {
-		return nil
+// verified returns err, or a *VerifyError where there are problems.
+func verified(problems []schema.Problem, err error) error {
+	if err != nil || len(problems) == 0 {
+		return err
 	}
 	e := &VerifyError{}
 	for _, p := range problems {

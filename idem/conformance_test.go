@@ -119,6 +119,16 @@ func (d pgxDB) Open(ctx context.Context, s conformance.Settings, scope idem.Scop
 	return once(s).Open(ctx, d.pool, scope, limit)
 }
 
+func (d pgxDB) Migrate(ctx context.Context, all ...dedup.Table) error {
+	return dedup.Migrate(ctx, d.pool, all...)
+}
+
+func (d pgxDB) Maintain(ctx context.Context, c dedup.Cleaner) (dedup.Stats, error) {
+	return c.Maintain(ctx, d.pool)
+}
+
+func (d pgxDB) Renew() { d.pool.Reset() }
+
 func (d pgxDB) Call(ctx context.Context, c conformance.Call, key idem.Key) (conformance.Receipt, idem.Outcome, error) {
 	call := idem.Call[conformance.Receipt]{Once: once(c.Settings), Lease: c.Lease, Remembers: c.Remembers, Send: c.Send}
 	if c.Apply != nil {

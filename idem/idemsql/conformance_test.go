@@ -237,6 +237,19 @@ func (d sqlDB) Open(ctx context.Context, s conformance.Settings, scope idem.Scop
 	return once(s).Open(ctx, d.db, scope, limit)
 }
 
+func (d sqlDB) Migrate(ctx context.Context, all ...dedup.Table) error {
+	return idemsql.Migrate(ctx, d.db, all...)
+}
+
+func (d sqlDB) Maintain(ctx context.Context, c dedup.Cleaner) (dedup.Stats, error) {
+	return idemsql.Maintain(ctx, d.db, c)
+}
+
+func (d sqlDB) Renew() {
+	d.db.SetMaxIdleConns(0)
+	d.db.SetMaxIdleConns(16)
+}
+
 func (d sqlDB) Call(ctx context.Context, c conformance.Call, key idem.Key) (conformance.Receipt, idem.Outcome, error) {
 	call := idemsql.Call[conformance.Receipt]{Once: once(c.Settings), Lease: c.Lease, Remembers: c.Remembers, Send: c.Send}
 	if c.Apply != nil {

@@ -125,6 +125,11 @@ type DB interface {
 	Reserve(ctx context.Context, s Settings, key idem.Key, lease time.Duration) (Reservation, idem.Outcome, error)
 	Open(ctx context.Context, s Settings, scope idem.Scope, limit int) ([]idem.OpenKey, error)
 	Call(ctx context.Context, c Call, key idem.Key) (Receipt, idem.Outcome, error)
+	Migrate(ctx context.Context, all ...dedup.Table) error
+	Maintain(ctx context.Context, c dedup.Cleaner) (dedup.Stats, error)
+
+	// Renew closes the sessions that are idle, so that the next ones are new.
+	Renew()
 
 	// Idle waits until no connection is taken and no transaction is open in the database, and reports whether that came.
 	Idle(ctx context.Context) bool
@@ -173,6 +178,7 @@ func Run(t *testing.T, door Door) {
 		{"Returning", returning},
 		{"Reserving", reserving},
 		{"Calling", calling},
+		{"Tables", tables},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()

@@ -1,0 +1,62 @@
+package pg
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// errWriterInTx: a BEGIN inside of a transaction is only a warning, and the COMMIT would be the caller's.
+var errWriterInTx = errors.New("the connection is in a transaction already")
+
+// PgxBeginner is what [WriterPgx] needs of pgx.
+type PgxBeginner interface {
+	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
+}
+
+// WriterPgx adapts a pool or connection for the transactions of pgonce's own: READ COMMITTED and READ WRITE, whatever the
+// defaults of the session are.
+func WriterPgx(db PgxBeginner) DB { return pgxWriter{db} }
+
+type pgxWriter struct{ db PgxBeginner }
+
+func (pgxWriter) NeedsMark() bool { return false }
+
+func (w pgxWriter) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
+	if PgxInTx(w.db) {
+		return nil, errWriterInTx
+	}
+	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
+	if db, ok := w.db.(PgxDB); ok {
+		return FromPgxDB(db, opts).Begin(ctx, stmts...)
+	}
+	tx, err := w.db.BeginTx(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	own := &pgxOwnTx{pgxTx{pgxConn{tx}, tx}, false, func() {}}
+	if err := own.Send(ctx, stmts...); err != nil {
+		_ = own.Rollback(ctx)
+		return nil, err
+	}
+	return own, nil
+}
+
+// WriterSQL is [WriterPgx] for database/sql, whose options cannot ask for READ WRITE: a statement of its own does.
+func WriterSQL(db SQLDB) DB {
+	return sqlWriter{FromSQLDB(db, sql.TxOptions{Isolation: sql.LevelReadCommitted}), db}
+}
+
+type sqlWriter struct {
+	DB
+	db SQLDB
+}
+
+func (w sqlWriter) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
+	if SQLInTx(w.db) {
+		return nil, errWriterInTx
+	}
+	return w.DB.Begin(ctx, append([]*Stmt{{SQL: `SET TRANSACTION READ WRITE`}}, stmts...)...)
+}
