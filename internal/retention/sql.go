@@ -10,8 +10,7 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// The statements below are valid SQL as they stand. The text behind marker is replaced by the table's quoted name.
-const marker = "/*table*/processed_events"
+// The statements below are valid SQL as they stand; see [pg.Marker].
 
 // expiredSQL is the condition of every statement that deletes or counts, on the rows of some pages ($1 and $2). It is
 // stated once, in the statement that deletes: at READ COMMITTED a row that somebody changed meanwhile is looked at again by
@@ -61,8 +60,7 @@ const lockClass int64 = 0x01e693ac
 type statements struct{ delete, count string }
 
 func render(name pg.Name) statements {
-	on := func(sql string) string { return strings.ReplaceAll(sql, marker, name.Quoted()) }
-	return statements{delete: on(deleteSQL), count: on(countSQL)}
+	return statements{delete: name.Into(deleteSQL), count: name.Into(countSQL)}
 }
 
 // Texts returns every statement on the table of this name, for tests that prepare them on a server.
@@ -77,7 +75,7 @@ var blockSQL string
 // Block returns a purge as one statement, for a scheduler inside of the database.
 func Block(p Purge) string {
 	sql := strings.NewReplacer(
-		marker, p.Name.Quoted(),
+		pg.Marker, p.Name.Quoted(),
 		"/*name*/'processed_events'", literal(p.Name.Quoted()),
 		"/*keep*/3024000", seconds(p.Keep),
 		"/*rest*/4", strconv.Itoa(max(p.Rest, 0)),

@@ -25,7 +25,7 @@ type Table struct {
 
 // Resolve validates t and returns what the engine knows it by.
 func (t Table) Resolve() (schema.Table, error) {
-	s := schema.Table{Name: pg.Name{Table: schema.DefaultTable}, Layout: t.Layout, Retention: t.Retention}
+	s := schema.Table{Layout: t.Layout, Retention: t.Retention}
 	switch {
 	case !s.Layout.Known():
 		return schema.Table{}, errors.New("the table's layout is unknown")
@@ -37,11 +37,8 @@ func (t Table) Resolve() (schema.Table, error) {
 	if t.Retention == 0 {
 		s.Retention = DefaultRetention
 	}
-	if t.Name == "" {
-		return s, nil
-	}
 	var err error
-	s.Name, err = pg.ParseName(t.Name)
+	s.Name, err = pg.TableName(t.Name)
 	return s, err
 }
 
