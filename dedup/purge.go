@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgonce/pgonce/internal/pg"
 	"github.com/pgonce/pgonce/internal/tables"
 )
@@ -12,11 +14,11 @@ import (
 // ErrBusy: another purge of the same table is running, in this process or in another one. That one does the work.
 var ErrBusy = tables.ErrBusy
 
-// DB is what a purge needs to begin its transactions: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
-// It uses one connection at a time. With database/sql see idemsql.Maintain and idemsql.Clean.
+// DB is what [Migrate] and a purge need to begin their transactions: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
+// They use one connection at a time. With database/sql see idemsql.Maintain and idemsql.Clean.
 type DB interface {
 	Querier
-	Beginner
+	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
 
 // Stats is what a purge or [Table.Maintain] has done.

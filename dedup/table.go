@@ -32,12 +32,6 @@ type Querier interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// Beginner is what begins transactions: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one. A pgx.Tx does
-// not fit, for inside of a transaction there is no other.
-type Beginner interface {
-	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
-}
-
 // Table names a dedup table. The zero value is the table processed_events, found by the search path, with layout Plain
 // and [DefaultRetention]. A Table is a description: making one reads and writes nothing.
 type Table struct {
@@ -120,7 +114,7 @@ func (t Table) DDL() string {
 // on an existing table but those which [Table.DDL] states for a newer version. For one that claims wait behind it
 // waits a second at a time, up to 30 times, and lets claims pass in between; then it is 55P03. A connection that is
 // in a transaction is refused, for the COMMIT would end that one. Safe for concurrent use.
-func Migrate(ctx context.Context, db Beginner, all ...Table) error {
+func Migrate(ctx context.Context, db DB, all ...Table) error {
 	problems, err := tables.Migrate(ctx, pg.WriterPgx(db), below(all))
 	if err := verified(problems, err); err != nil {
 		return fmt.Errorf("dedup: migrate: %w", err)

@@ -15,16 +15,7 @@ import (
 type Problem struct {
 	Table string // the table, with its schema where it was found in one; empty where it is the session's
 
-	// Kind is a short name that stays the same from version to version: "table missing", "table in another schema", "not
-	// a table", "not our table" (it lacks a column of the key), "not logged", "column missing", "column type", "column
-	// nullable", "column default", "column generated", "collation", "constraint missing", "constraint deferrable",
-	// "index invalid", "index partial", "index on an expression", "index has more columns", "other unique index",
-	// "trigger" (before a statement), "trigger after", "rule", "foreign key", "other constraint" (EXCLUDE),
-	// "inheritance", "row security", "rights missing", "retention too short"; of partitioned layouts, "layout",
-	// "partition missing", "partition half detached"; of Weekly, "check missing", "check not validated", "default
-	// partition", "too few partitions ahead"; of the session, "asynchronous commit", "client encoding" (it stores a key that
-	// is not ASCII as another one); of the server, "not durable" (fsync or full_page_writes is off).
-	Kind string
+	Kind Kind
 
 	Message string // what is wrong, and what it would lead to
 	Fix     string // the statement that mends it; read it before you run it
@@ -52,9 +43,9 @@ func (e *VerifyError) Error() string {
 //
 //	var found *dedup.VerifyError
 //	if errors.As(err, &found) {
-//		err = found.Except("asynchronous commit") // what a crash loses is sent again by our sender
+//		err = found.Except(dedup.KindAsynchronousCommit) // what a crash loses is sent again by our sender
 //	}
-func (e *VerifyError) Except(kinds ...string) error {
+func (e *VerifyError) Except(kinds ...Kind) error {
 	left := &VerifyError{}
 	for _, p := range e.Problems {
 		if !slices.Contains(kinds, p.Kind) {
@@ -81,7 +72,7 @@ func (e *VerifyError) Except(kinds ...string) error {
 // none that is half detached, not logged, or has an invalid index or a trigger of its own.
 //
 // Every enabled trigger on INSERT, UPDATE or DELETE is reported, for the catalog does not say what its function does.
-// Accept one that only writes elsewhere with Except("trigger after").
+// Accept one that only writes elsewhere with Except(KindTriggerAfter).
 //
 // It returns nil when all of it holds, a *[VerifyError] with every problem where not, and any other error when it could
 // not ask. It reads pg_catalog only, takes no lock that a claim could wait for, and answers for the current role and search
@@ -101,7 +92,11 @@ func verified(problems []schema.Problem, err error) error {
 	}
 	e := &VerifyError{}
 	for _, p := range problems {
-		e.Problems = append(e.Problems, Problem(p))
+		one := Problem{Table: p.Table, Message: p.Message, Fix: p.Fix}
+		if err := one.Kind.UnmarshalText([]byte(p.Kind)); err != nil {
+			return err
+		}
+		e.Problems = append(e.Problems, one)
 	}
 	return e
 }

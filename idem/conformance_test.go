@@ -68,9 +68,7 @@ func once(s conformance.Settings) idem.Once {
 }
 
 // sender is what the moves of a reservation take.
-type sender = interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}
+type sender = dedup.Querier
 
 // pgxQuerier is a pool or a transaction.
 type pgxQuerier interface {

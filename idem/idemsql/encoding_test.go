@@ -109,7 +109,7 @@ func TestVerifyEncoding(t *testing.T) {
 			var found *dedup.VerifyError
 			require.ErrorAs(t, verify(), &found, what)
 			require.Len(t, found.Problems, 1, what)
-			require.Equal(t, "client encoding", found.Problems[0].Kind, what)
+			require.Equal(t, "client encoding", found.Problems[0].Kind.String(), what)
 			require.Contains(t, found.Problems[0].Fix, "client_encoding", what)
 		}
 		require.NoError(t, utf8.Close())

@@ -53,7 +53,11 @@ func verified(problems []schema.Problem, err error) error {
 	}
 	e := &dedup.VerifyError{}
 	for _, p := range problems {
-		e.Problems = append(e.Problems, dedup.Problem(p))
+		one := dedup.Problem{Table: p.Table, Message: p.Message, Fix: p.Fix}
+		if err := one.Kind.UnmarshalText([]byte(p.Kind)); err != nil {
+			return err
+		}
+		e.Problems = append(e.Problems, one)
 	}
 	return e
 }

@@ -11,16 +11,11 @@ import (
 // errWriterInTx: a BEGIN inside of a transaction is only a warning, and the COMMIT would be the caller's.
 var errWriterInTx = errors.New("the connection is in a transaction already")
 
-// PgxBeginner is what [WriterPgx] needs of pgx.
-type PgxBeginner interface {
-	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
-}
-
 // WriterPgx adapts a pool or connection for the transactions of pgonce's own: READ COMMITTED and READ WRITE, whatever the
 // defaults of the session are.
-func WriterPgx(db PgxBeginner) DB { return pgxWriter{db} }
+func WriterPgx(db PgxDB) DB { return pgxWriter{db} }
 
-type pgxWriter struct{ db PgxBeginner }
+type pgxWriter struct{ db PgxDB }
 
 func (pgxWriter) NeedsMark() bool { return false }
 
@@ -29,19 +24,7 @@ func (w pgxWriter) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 		return nil, errWriterInTx
 	}
 	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
-	if db, ok := w.db.(PgxDB); ok {
-		return FromPgxDB(db, opts).Begin(ctx, stmts...)
-	}
-	tx, err := w.db.BeginTx(ctx, opts)
-	if err != nil {
-		return nil, err
-	}
-	own := &pgxOwnTx{pgxTx{pgxConn{tx}, tx}, false, func() {}}
-	if err := own.Send(ctx, stmts...); err != nil {
-		_ = own.Rollback(ctx)
-		return nil, err
-	}
-	return own, nil
+	return FromPgxDB(w.db, opts).Begin(ctx, stmts...)
 }
 
 // WriterSQL is [WriterPgx] for database/sql, whose options cannot ask for READ WRITE: a statement of its own does.
