@@ -28,7 +28,7 @@ func TestConformance(t *testing.T) {
 			continue // .ci/versions: a server sees two protocols; what else the modes differ in the driver does by itself
 		}
 		t.Run(mode.String(), func(t *testing.T) {
-			conformance.Run(t, conformance.Door{Open: func(t *testing.T) conformance.DB {
+			conformance.Run(t, conformance.Door{Core: !pgtest.Full() && mode != execModes[0], Open: func(t *testing.T) conformance.DB {
 				cfg := pgtest.Config(t)
 				cfg.ConnConfig.DefaultQueryExecMode = mode
 				cfg.MaxConns = 16
@@ -42,7 +42,7 @@ func TestConformance(t *testing.T) {
 func TestConformanceOfLayouts(t *testing.T) {
 	for name, layout := range map[string]dedup.Layout{"hash": dedup.Hash(4), "weekly": dedup.Weekly} {
 		t.Run(name, func(t *testing.T) {
-			conformance.Run(t, conformance.Door{Layout: layout, Open: func(t *testing.T) conformance.DB {
+			conformance.Run(t, conformance.Door{Core: !pgtest.Full(), Layout: layout, Open: func(t *testing.T) conformance.DB {
 				cfg := pgtest.Config(t)
 				cfg.MaxConns = 16
 				return newDB(pgtest.PoolConfig(t, cfg))

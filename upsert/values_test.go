@@ -215,6 +215,7 @@ func TestStoresWhatTheDriverStores(t *testing.T) {
 	exec(t, pool, valueTypes, pgx.QueryExecModeSimpleProtocol)
 	bares := bareDrivers(t, cfg)
 	ways := slices.DeleteFunc(drivers(t, cfg), func(d driver) bool { return strings.HasSuffix(d.name, "sql.Conn") })
+	ways = pgtest.Matrix(ways, func(d driver) string { return d.name }, "pgx cache statement", "pgx simple protocol", "postgres sql.DB")
 	strange := pgtest.PoolConfig(t, settled(cfg, hostile))
 	for n, typ := range columnTypes {
 		bareTable, table := fmt.Sprintf("bare_%d", n), fmt.Sprintf("ours_%d", n)
