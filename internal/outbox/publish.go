@@ -25,6 +25,9 @@ type failure struct {
 // ErrPanic: the publisher panicked.
 var ErrPanic = errors.New("the publisher panicked")
 
+// ErrUnavailable is for a publisher to wrap: no event is to blame.
+var ErrUnavailable = errors.New("outbox: the broker is unavailable")
+
 var errShort = errors.New("the publisher's error list has not as many entries as there are events")
 
 // publish hands a batch to the publisher. Where that says only that the batch failed, it is tried again one event at a time,
@@ -52,7 +55,7 @@ func (w *Worker) publish(ctx context.Context, limit time.Time, rows []row) outco
 		o.take(batch, res.Each)
 	case res.Err == nil:
 		o.published = batch
-	case res.Down || ctx.Err() != nil:
+	case down(res) || ctx.Err() != nil:
 		o.down, o.err = true, res.Err
 	default:
 		w.singly(ctx, &o, batch)
@@ -91,12 +94,14 @@ func (w *Worker) singly(ctx context.Context, o *outcome, batch []row) {
 // blame takes the error of a call with one event for the event's own, unless the broker was down or the time was over.
 func (w *Worker) blame(ctx context.Context, o *outcome, res Result, one []row) {
 	o.err = res.Err
-	if res.Down || errors.Is(ctx.Err(), context.Canceled) {
+	if down(res) || errors.Is(ctx.Err(), context.Canceled) {
 		o.down = true
 		return
 	}
 	o.failed = append(o.failed, failure{one[0], res.Err})
 }
+
+func down(res Result) bool { return errors.Is(res.Err, ErrUnavailable) }
 
 // take sorts events by what the publisher said of each. Of a key the first that failed has its attempt counted.
 func (o *outcome) take(batch []row, each []error) {
@@ -106,11 +111,11 @@ func (o *outcome) take(batch []row, each []error) {
 			o.published = append(o.published, r)
 		case o.hasFailed(r):
 			o.behind = append(o.behind, r)
+		case errors.Is(each[i], ErrUnavailable):
+			o.down, o.err = true, each[i] // it stays where it is
 		default:
 			o.failed = append(o.failed, failure{r, each[i]})
-			if o.err == nil {
-				o.err = each[i]
-			}
+			o.err = each[i]
 		}
 	}
 }
@@ -139,7 +144,7 @@ func (o *outcome) hasFailed(r row) bool {
 // call calls the publisher. A panic is an error of its: the relay goes on with other events.
 func (w *Worker) call(ctx context.Context, rows []row) (res Result) {
 	if err := ctx.Err(); err != nil {
-		return Result{Err: err, Down: true}
+		return Result{Err: fmt.Errorf("%w: %w", ErrUnavailable, err)}
 	}
 	events := make([]Event, len(rows))
 	for i, r := range rows {

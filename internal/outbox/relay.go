@@ -18,7 +18,6 @@ import (
 type Result struct {
 	Each []error
 	Err  error
-	Down bool // the broker cannot be reached, and no event is to blame
 }
 
 // Relay is the settings of a relay, all of them set.

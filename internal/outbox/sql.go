@@ -45,6 +45,11 @@ UPDATE /*lanes*/outbox_lanes
    FOR UPDATE OF l SKIP LOCKED)
 RETURNING lane::int8, pg_current_xact_id()::text::int8`)
 
+// eventColumns are what a relay reads of an event.
+func eventColumns(of string) string {
+	return strings.ReplaceAll("x.lane, x.seq, x.id, x.topic, x.key, x.headers, x.payload, x.appended_at, x.attempts", "x.", of+".")
+}
+
 // readSQL reads a batch of a lane that is leased: $1 the lane, $2 the number that its failed events have, $3 the token,
 // $4 the low mark, $5 and $6 how many events and bytes at the most. One event is always read, however large.
 //
@@ -55,22 +60,22 @@ SELECT f.lane::int8, f.seq, f.id::text, f.topic, f.key, coalesce(f.headers::text
        pg_snapshot_xmin(pg_current_snapshot())::text::int8
   FROM /*lanes*/outbox_lanes AS l
  CROSS JOIN LATERAL (
-  (SELECT o.*, o.key <> '' AND EXISTS (
+  (SELECT ` + eventColumns("o") + `, o.key <> '' AND EXISTS (
             SELECT FROM /*table*/outbox AS h WHERE h.lane = $2::int8::int2 AND h.lane < 0 AND h.key = o.key) AS behind
-     FROM (SELECT w.*, sum(octet_length(w.payload)) OVER (ORDER BY w.seq) - octet_length(w.payload) AS bytes
+     FROM (SELECT ` + eventColumns("w") + `, sum(octet_length(w.payload)) OVER (ORDER BY w.seq) - octet_length(w.payload) AS bytes
              FROM /*table*/outbox AS w
             WHERE w.lane = $1::int8::int2 AND w.seq > $4::int8
             ORDER BY w.seq LIMIT $5::int8) AS o
     WHERE o.bytes < $6::int8)
   UNION ALL
-  (SELECT o.*, false
-     FROM (SELECT w.*, sum(octet_length(w.payload)) OVER (ORDER BY w.retry_first, w.seq) - octet_length(w.payload) AS bytes
-             FROM (SELECT e.*, d.retry_at AS retry_first
+  (SELECT ` + eventColumns("o") + `, false
+     FROM (SELECT ` + eventColumns("w") + `, sum(octet_length(w.payload)) OVER (ORDER BY w.first_at, w.seq) - octet_length(w.payload) AS bytes
+             FROM (SELECT ` + eventColumns("e") + `, d.retry_at AS first_at
                      FROM (SELECT a.key, a.seq, a.retry_at FROM /*table*/outbox AS a
                             WHERE a.lane = $2::int8::int2 AND a.lane < 0 AND a.retry_at <= statement_timestamp()
                             ORDER BY a.retry_at LIMIT $5::int8) AS d
                     CROSS JOIN LATERAL (
-                     SELECT k.* FROM /*table*/outbox AS k
+                     SELECT ` + eventColumns("k") + ` FROM /*table*/outbox AS k
                       WHERE k.lane = $2::int8::int2 AND k.lane < 0 AND k.key = d.key AND k.seq >= d.seq
                         AND k.seq <= CASE WHEN d.key = '' THEN d.seq ELSE 9223372036854775807 END
                       ORDER BY k.seq LIMIT $5::int8) AS e

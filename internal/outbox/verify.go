@@ -93,13 +93,13 @@ type column struct {
 }
 
 var (
-	eventColumns = map[string]column{
+	wantEvents = map[string]column{
 		"lane": {"smallint", true, ""}, "seq": {"bigint", true, ""}, "id": {"uuid", true, ""}, "topic": {"text", true, "C"},
 		"key": {"text", true, "C"}, "headers": {"jsonb", false, ""}, "payload": {"bytea", true, ""},
 		"appended_at": {"timestamp with time zone", true, ""}, "attempts": {"integer", true, ""},
 		"retry_at": {"timestamp with time zone", false, ""}, "last_error": {"text", false, "default"},
 	}
-	laneColumns = map[string]column{
+	wantLanes = map[string]column{
 		"lane": {"smallint", true, ""}, "token": {"bigint", true, ""}, "lease_until": {"timestamp with time zone", true, ""},
 	}
 )
@@ -107,14 +107,14 @@ var (
 // Verify reads the catalog and returns what keeps the two tables from being an outbox, as the current role sees them.
 func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) {
 	v := verifier{conn: conn}
-	events, err := v.table(ctx, name, name, eventColumns)
+	events, err := v.table(ctx, name, name, wantEvents)
 	if err != nil || events == nil {
 		return v.problems, err
 	}
 	if err := v.events(ctx, name, events.oid); err != nil {
 		return nil, err
 	}
-	lanes, err := v.table(ctx, name, lanesOf(name), laneColumns)
+	lanes, err := v.table(ctx, name, lanesOf(name), wantLanes)
 	if err != nil || lanes == nil {
 		return v.problems, err
 	}
