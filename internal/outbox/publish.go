@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -63,7 +64,9 @@ func (w *Worker) publish(ctx context.Context, limit time.Time, rows []row) outco
 			o.err = res.Err
 		}
 	}
-	o.idle = len(o.published) == 0 && o.err != nil
+	// Where all that was tried had failed before, the lane is not to blame: what is new in it must not wait for them.
+	fresh := slices.ContainsFunc(batch, func(r row) bool { return !r.failed })
+	o.idle = len(o.published) == 0 && (o.down || fresh && o.err != nil)
 	return o
 }
 

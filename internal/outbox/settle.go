@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,22 +25,13 @@ func (w *Worker) settle(ctx context.Context, lane, token int64, o outcome) (Stat
 	}
 	dctx, cancel := detached(ctx)
 	defer cancel()
-	if rest == 0 && len(o.failed) == 0 && len(o.behind) == 0 && !anyFailed(o.published) {
+	if rest == 0 && len(o.failed) == 0 && len(o.behind) == 0 && !slices.ContainsFunc(o.published, func(r row) bool { return r.failed }) {
 		return w.done(dctx, lane, token, o.published)
 	}
 	if len(o.published)+len(o.failed)+len(o.behind) == 0 {
 		return Stats{}, w.rest(dctx, lane, token, rest)
 	}
 	return w.change(dctx, lane, token, rest, o)
-}
-
-func anyFailed(rows []row) bool {
-	for _, r := range rows {
-		if r.failed {
-			return true
-		}
-	}
-	return false
 }
 
 // done is the ordinary end: one statement.
