@@ -40,8 +40,13 @@ func ev(key string, n int) outbox.Event {
 // add appends events in one transaction.
 func add(t testing.TB, pool *pgxpool.Pool, events ...outbox.Event) {
 	t.Helper()
+	addTo(t, pool, outbox.Table{}, events...)
+}
+
+func addTo(t testing.TB, pool *pgxpool.Pool, table outbox.Table, events ...outbox.Event) {
+	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return outbox.Append(t.Context(), tx, events...)
+		return table.Append(t.Context(), tx, events...)
 	}))
 }
 

@@ -206,7 +206,7 @@ func (r Relay) Drain(ctx context.Context, db dedup.DB) (Stats, error) {
 }
 
 func worker(e engine.Relay, db dedup.DB) *engine.Worker {
-	return e.New(pg.FromPgx(db), pg.FromPgxDB(db, readCommitted()))
+	return e.New(pg.FromPgxAlone(db), pg.FromPgxDB(db, readCommitted()))
 }
 
 func wrapped(what string, err error) error {

@@ -53,7 +53,7 @@ func (w *Worker) publish(ctx context.Context, limit time.Time, rows []row) outco
 	case len(batch) == 1 && res.Err != nil && res.Each == nil:
 		w.blame(ctx, &o, res, batch)
 	case res.Each != nil:
-		o.take(batch, res.Each)
+		o.take(batch, res)
 	case res.Err == nil:
 		o.published = batch
 	case down(res) || ctx.Err() != nil:
@@ -64,9 +64,10 @@ func (w *Worker) publish(ctx context.Context, limit time.Time, rows []row) outco
 			o.err = res.Err
 		}
 	}
-	// Where all that was tried had failed before, the lane is not to blame: what is new in it must not wait for them.
+	// What has an error of its own is out of the way. And where all that was tried had failed before, the lane is not to blame:
+	// what is new in it must not wait for them.
 	fresh := slices.ContainsFunc(batch, func(r row) bool { return !r.failed })
-	o.idle = len(o.published) == 0 && (o.down || fresh && o.err != nil)
+	o.idle = len(o.published) == 0 && (o.down || res.Err != nil && res.Each == nil && fresh)
 	return o
 }
 
@@ -81,7 +82,7 @@ func (w *Worker) singly(ctx context.Context, o *outcome, batch []row) {
 		res := w.call(ctx, batch[i:i+1])
 		switch {
 		case res.Each != nil:
-			o.take(batch[i:i+1], res.Each)
+			o.take(batch[i:i+1], res)
 		case res.Err == nil:
 			o.published = append(o.published, r)
 		default:
@@ -107,18 +108,18 @@ func (w *Worker) blame(ctx context.Context, o *outcome, res Result, one []row) {
 func down(res Result) bool { return errors.Is(res.Err, ErrUnavailable) }
 
 // take sorts events by what the publisher said of each. Of a key the first that failed has its attempt counted.
-func (o *outcome) take(batch []row, each []error) {
+func (o *outcome) take(batch []row, res Result) {
+	o.err = res.Err
 	for i, r := range batch {
 		switch {
-		case each[i] == nil:
+		case res.Each[i] == nil:
 			o.published = append(o.published, r)
 		case o.hasFailed(r):
 			o.behind = append(o.behind, r)
-		case errors.Is(each[i], ErrUnavailable):
-			o.down, o.err = true, each[i] // it stays where it is
+		case errors.Is(res.Each[i], ErrUnavailable):
+			o.down = true // it stays where it is
 		default:
-			o.failed = append(o.failed, failure{r, each[i]})
-			o.err = each[i]
+			o.failed = append(o.failed, failure{r, res.Each[i]})
 		}
 	}
 }
