@@ -45,10 +45,13 @@ const (
 	KindAsynchronousCommit // of the session
 	KindClientEncoding     // of the session: it stores a key that is not ASCII as another one
 	KindNotDurable         // of the server: fsync or full_page_writes is off
+	KindIndexMissing       // of an outbox, as are the next two
+	KindNumbersOutOfOrder
+	KindLaneMissing
 )
 
 // kindNames returns the name of each kind.
-func kindNames() [KindNotDurable + 1]string {
+func kindNames() [KindLaneMissing + 1]string {
 	return [...]string{
 		0:                         "unknown",
 		KindTableMissing:          "table missing",
@@ -88,6 +91,9 @@ func kindNames() [KindNotDurable + 1]string {
 		KindAsynchronousCommit:    "asynchronous commit",
 		KindClientEncoding:        "client encoding",
 		KindNotDurable:            "not durable",
+		KindIndexMissing:          "index missing",
+		KindNumbersOutOfOrder:     "numbers out of order",
+		KindLaneMissing:           "lane missing",
 	}
 }
 
