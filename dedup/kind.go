@@ -2,8 +2,8 @@ package dedup
 
 import "fmt"
 
-// Kind says what a [Problem] is about. Its String is a short name that stays the same from version to version, and so is
-// its text form in JSON.
+// Kind says what a [Problem] is about. Its String is a short name, which stays the same from version to version. In JSON
+// it is that name.
 type Kind uint8
 
 // The kinds of problems.

@@ -11,8 +11,8 @@ import (
 // errWriterInTx: a BEGIN inside of a transaction is only a warning, and the COMMIT would be the caller's.
 var errWriterInTx = errors.New("the connection is in a transaction already")
 
-// WriterPgx adapts a pool or connection for the transactions of pgonce's own: READ COMMITTED and READ WRITE, whatever the
-// defaults of the session are.
+// WriterPgx adapts a pool or connection for transactions of pgonce's own: READ COMMITTED and READ WRITE, whatever the
+// session's defaults are.
 func WriterPgx(db PgxDB) DB { return pgxWriter{db} }
 
 type pgxWriter struct{ db PgxDB }

@@ -73,7 +73,7 @@ func (c Cleaner) PurgeSQL() (string, error) {
 	return retention.Block(p), nil
 }
 
-// Purge deletes the keys that have expired, in transactions of db, which must be one of [pg.WriterPgx] or [pg.WriterSQL].
+// Purge deletes the keys that have expired, in transactions of db: one of [pg.WriterPgx] or [pg.WriterSQL].
 func (c Cleaner) Purge(ctx context.Context, db pg.DB) (Stats, error) {
 	p, err := c.purge()
 	if err != nil {
@@ -84,8 +84,8 @@ func (c Cleaner) Purge(ctx context.Context, db pg.DB) (Stats, error) {
 	return c.ended(ctx, "purge", p.Name, begun, Stats{Deleted: done.Rows, Skipped: done.Skipped}, err)
 }
 
-// Maintain purges the table; of layout Weekly it makes and drops partitions. db is as for Purge, conn the same database
-// without a transaction.
+// Maintain purges the table; of layout Weekly it makes and drops partitions. db is as for Purge; conn is the same
+// database, outside of a transaction.
 func (c Cleaner) Maintain(ctx context.Context, conn pg.Conn, db pg.DB) (Stats, error) {
 	t, err := c.Check()
 	if err != nil {
@@ -100,7 +100,9 @@ func (c Cleaner) Maintain(ctx context.Context, conn pg.Conn, db pg.DB) (Stats, e
 }
 
 // ended completes the answer of what, and tells it.
-func (c Cleaner) ended(ctx context.Context, what string, name pg.Name, begun time.Time, s Stats, err error) (Stats, error) {
+func (c Cleaner) ended(
+	ctx context.Context, what string, name pg.Name, begun time.Time, s Stats, err error,
+) (Stats, error) {
 	s.Took = time.Since(begun)
 	if err != nil {
 		err = fmt.Errorf("%s %s: %w", what, name, err)
