@@ -21,6 +21,9 @@ type Door struct {
 	// Layout is that of the tables.
 	Layout dedup.Layout
 
+	// Spread is SQL that spreads the tables over the nodes of a cluster, after they have been made.
+	Spread string
+
 	shelf *shelf
 }
 
@@ -150,7 +153,7 @@ type Tx interface {
 
 // Run runs the suite.
 func Run(t *testing.T, door Door) {
-	door.shelf = &shelf{t: t, ddl: door.ddl(""), open: func(t *testing.T) DB { return laidOut{door.Open(t), door} }}
+	door.shelf = &shelf{t: t, ddl: door.ddl(""), spread: door.Spread, open: func(t *testing.T) DB { return laidOut{door.Open(t), door} }}
 	for _, group := range []struct {
 		name string
 		run  func(*testing.T, Door)
