@@ -71,8 +71,8 @@ func TestConformanceOnCitus(t *testing.T) {
 			return newDB(pool)
 		},
 		Spread: `SELECT create_distributed_table('processed_events', 'key', colocate_with => 'none', shard_count => 4);
-SELECT create_distributed_table('effects', 'what', shard_count => 4);
-SELECT create_distributed_table('business', 'id', shard_count => 4);
+SELECT create_distributed_table('effects', 'what', colocate_with => 'none', shard_count => 4);
+SELECT create_distributed_table('business', 'id', colocate_with => 'none', shard_count => 4);
 SELECT create_distributed_table('parent', 'id', shard_count => 4);
 SELECT create_distributed_table('child', 'parent', shard_count => 4);
 `,
