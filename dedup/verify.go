@@ -23,7 +23,8 @@ type Problem struct {
 	// "trigger" (before a statement), "trigger after", "rule", "foreign key", "other constraint" (EXCLUDE),
 	// "inheritance", "row security", "rights missing", "retention too short"; of partitioned layouts, "layout",
 	// "partition missing", "partition half detached"; of Weekly, "check missing", "check not validated", "default
-	// partition", "too few partitions ahead"; of the session, "asynchronous commit".
+	// partition", "too few partitions ahead"; of the session, "asynchronous commit", "client encoding" (it stores a key that
+	// is not ASCII as another one); of the server, "not durable" (fsync or full_page_writes is off).
 	Kind string
 
 	Message string // what is wrong, and what it would lead to
@@ -73,7 +74,8 @@ func (e *VerifyError) Except(kinds ...string) error {
 // rule, foreign key, EXCLUDE constraint, inheritance or row security change, keep, delete or hide a row; is the table
 // a logged one, and the one that the search path means; has the current role the rights to claim; and does the
 // table's Retention cover what its sender resends. Of the session it asks whether what it commits survives a crash of
-// the server (synchronous_commit).
+// the server (synchronous_commit), and whether it stores keys as every other session does (client_encoding); of the
+// server, whether fsync and full_page_writes are on. A server for tests that has them off sets pgonce.throwaway = on.
 //
 // Of partitioned layouts it asks as well: do the partitions of [Hash] take every key, and those of [Weekly] every week of the
 // window and four to come; is the week a function of the key, proved by validated CHECKs; is there no default partition, and

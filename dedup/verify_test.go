@@ -235,3 +235,22 @@ func TestVerifySession(t *testing.T) {
 	require.ErrorContains(t, found.Except("asynchronous commit"), "constraint missing")
 	require.Error(t, found.Except("constraint missing"))
 }
+
+// A server that may lose or damage what was committed is named, unless it says that nobody will miss its data.
+func TestVerifyDurable(t *testing.T) {
+	t.Parallel()
+	cfg := pgtest.Config(t)
+	cfg.ConnConfig.RuntimeParams["pgonce.throwaway"] = "off"
+	pool := pgtest.PoolConfig(t, cfg)
+	require.NoError(t, dedup.Migrate(t.Context(), pool))
+	off := `SELECT coalesce(string_agg('ALTER SYSTEM SET ' || name || ' = on; -- then SELECT pg_reload_conf()', ' ' ORDER BY name), '')
+		FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'`
+	var want string
+	require.NoError(t, pool.QueryRow(t.Context(), off).Scan(&want))
+	var fixes []string
+	for _, p := range verify(t, pool) {
+		require.Equal(t, "not durable", p.Kind)
+		fixes = append(fixes, p.Fix)
+	}
+	require.Equal(t, want, strings.Join(fixes, " "))
+}
