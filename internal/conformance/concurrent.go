@@ -350,9 +350,9 @@ func waiting(t *testing.T, door Door) {
 			return k.db.Run(k.ctx, Settings{MaxWait: 20 * time.Second}, scope.Key("evt_1"), k.never())
 		})
 		k.untilBlocked(1)
-		_, err = k.db.Int(k.ctx, `
+		_, err = k.db.Int(k.ctx, k.onNodes(`
 			SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
-			 WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+			 WHERE datname = current_database() AND wait_event_type = 'Lock'`))
 		require.NoError(t, err)
 		got := k.await(call)
 		require.True(t, pgerr.Is(got.err, "57014"), "%v", got.err)
