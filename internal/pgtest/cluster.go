@@ -35,7 +35,10 @@ func Cluster(t testing.TB) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
 	name := newName()
+	// One after the other: a node that joins is told of roles, which are the same ones for all databases.
+	cluster.spreading.Lock()
 	dsns, err := spread(ctx, nodes, name)
+	cluster.spreading.Unlock()
 	if err != nil {
 		t.Fatalf("pgtest: make a database on the cluster: %v", err)
 	}
@@ -60,6 +63,8 @@ type nodes struct {
 	servers []*pgserver.Server
 	dsns    []string // on the database postgres of each
 	err     error
+
+	spreading sync.Mutex
 }
 
 func (n *nodes) get() ([]string, error) {
