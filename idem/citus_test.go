@@ -31,12 +31,31 @@ func TestConformanceOnCitus(t *testing.T) {
 // onCluster opens databases of the cluster through one of its nodes.
 func onCluster(node int) func(t *testing.T) conformance.DB {
 	return func(t *testing.T) conformance.DB {
-		cfg, err := pgxpool.ParseConfig(pgtest.Cluster(t)[node])
-		require.NoError(t, err)
-		cfg.MaxConns = 16
-		pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
-		require.NoError(t, err)
-		t.Cleanup(pool.Close)
-		return newDB(pool)
+		nodes := pgtest.Cluster(t)
+		db := openNode(t, nodes[node])
+		if node == 0 {
+			return db
+		}
+		return byWorker{db, openNode(t, nodes[0])}
 	}
+}
+
+func openNode(t *testing.T, dsn string) conformance.DB {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	require.NoError(t, err)
+	cfg.MaxConns = 16
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return newDB(pool)
+}
+
+// byWorker asks a worker. What a test does outside of a transaction makes tables, which is the coordinator's.
+type byWorker struct {
+	conformance.DB
+	coordinator conformance.DB
+}
+
+func (d byWorker) Exec(ctx context.Context, sql string, args ...any) error {
+	return d.coordinator.Exec(ctx, sql, args...)
 }

@@ -156,14 +156,17 @@ func setup(t *testing.T, door Door) {
 	})
 
 	t.Run("ConstraintMissing", func(t *testing.T) {
-		for name, ddl := range map[string]string{
-			"dropped":    `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey`,
-			"deferrable": `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey, ADD PRIMARY KEY (` + door.primary() + `) DEFERRABLE`,
-			"more":       `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey, ADD PRIMARY KEY (` + door.primary() + `, processed_at)`,
+		for name, add := range map[string]string{
+			"dropped":    ``,
+			"deferrable": `ALTER TABLE processed_events ADD CONSTRAINT processed_events_pkey PRIMARY KEY (` + door.primary() + `) DEFERRABLE`,
+			"more":       `ALTER TABLE processed_events ADD CONSTRAINT processed_events_pkey PRIMARY KEY (` + door.primary() + `, processed_at)`,
 		} {
 			t.Run(name, func(t *testing.T) {
 				k := open(t, door)
-				k.exec(k.db, ddl)
+				k.exec(k.db, `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey`)
+				if add != "" {
+					k.exec(k.db, add)
+				}
 				tx := k.begin("")
 				_, err := tx.Do(k.ctx, Settings{}, scope.Key("evt_1"), k.never())
 				require.ErrorContains(t, err, "dedup.Verify")
@@ -177,6 +180,9 @@ func setup(t *testing.T, door Door) {
 
 	// A row that can be neither inserted nor read: bounded tries, then an error; never a guess.
 	t.Run("HiddenByTrigger", func(t *testing.T) {
+		if door.Spread != "" {
+			return // a cluster has no triggers
+		}
 		k := open(t, door)
 		k.exec(k.db, `CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
 		k.exec(k.db, `CREATE TRIGGER t BEFORE INSERT ON processed_events FOR EACH ROW EXECUTE FUNCTION drop_row()`)
