@@ -24,6 +24,9 @@ type Door struct {
 	// Spread is SQL that spreads the tables over the nodes of a cluster, after they have been made.
 	Spread string
 
+	// OneTable: the door sees no table but those of Spread, so that what a test makes by itself is not there.
+	OneTable bool
+
 	shelf *shelf
 }
 
