@@ -66,4 +66,4 @@ func (d byWorker) Exec(ctx context.Context, sql string, args ...any) error {
 	return db.Exec(ctx, sql, args...)
 }
 
-var makes = regexp.MustCompile(`^\s*(CREATE|ALTER|DROP|DO|SELECT create_)`)
+var makes = regexp.MustCompile(`(?m)^\s*(CREATE|ALTER|DROP|DO|COMMENT|SELECT create_)`)
