@@ -24,6 +24,11 @@ type Door struct {
 	// Core leaves out the groups that are slow, and differ least from mode to mode: the typical modes of each door run them.
 	// For what is no full run, see pgtest.Full.
 	Core bool
+	// Spread is SQL that spreads the tables over the nodes of a cluster, after they have been made.
+	Spread string
+
+	// OneTable: the door sees no table but those of Spread, so that what a test makes by itself is not there.
+	OneTable bool
 
 	shelf *shelf
 }
@@ -159,7 +164,7 @@ type Tx interface {
 
 // Run runs the suite.
 func Run(t *testing.T, door Door) {
-	door.shelf = &shelf{t: t, ddl: door.ddl(""), open: func(t *testing.T) DB { return laidOut{door.Open(t), door} }}
+	door.shelf = &shelf{t: t, ddl: door.ddl(""), spread: door.Spread, open: func(t *testing.T) DB { return laidOut{door.Open(t), door} }}
 	for _, group := range []struct {
 		name string
 		run  func(*testing.T, Door)
