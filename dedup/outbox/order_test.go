@@ -59,7 +59,7 @@ func TestLateCommit(t *testing.T) {
 		n++
 		published(n)
 	}
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM outbox`))
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM outbox`) == 0 }, 20*time.Second, time.Millisecond)
 }
 
 // In the number of each event of ours, the transaction's id comes first: the low mark rests on it.
