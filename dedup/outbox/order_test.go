@@ -33,7 +33,7 @@ func TestLateCommit(t *testing.T) {
 	}()
 	defer func() { stop(); <-done }()
 	published := func(n int) {
-		require.Eventually(t, func() bool { return len(b.payloads()) == n }, 20*time.Second, time.Millisecond, "%v", b.payloads())
+		require.Eventually(t, func() bool { return len(b.payloads()) == n }, 6*time.Second, time.Millisecond, "%v", b.payloads()) // marks are believed for longer
 	}
 	n := 0
 	for round := range 5 {
