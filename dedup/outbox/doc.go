@@ -25,6 +25,7 @@
 //   - Writing: [Append], [Table.Append], [Event], [NewID].
 //   - Publishing: [Relay.Run] for ever, [Relay.Drain] once; [Publisher], [EventErrors], [ErrUnavailable].
 //   - Waking a relay: [Notify], [Listen], [Relay].Wake.
+//   - With database/sql: package outboxsql, below this one.
 //   - Looking after it: [Table.Lag], [Table.Parked], [Table.Retry], [Table.Discard].
 //
 // # Order

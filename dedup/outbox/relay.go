@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/pgonce/pgonce/dedup"
@@ -121,41 +120,23 @@ type Relay struct {
 	Done func(ctx context.Context, s Stats, err error)
 }
 
-const maxBatchBytes = 8 << 20
-
 // Validate reports whether r can be a relay. It does not look at a database.
 func (r Relay) Validate() error {
-	if _, err := r.engine(); err != nil {
+	if _, err := r.options().Relay(); err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
 	return nil
 }
 
-func (r Relay) engine() (engine.Relay, error) {
-	s, err := r.Table.sql()
-	if err != nil {
-		return engine.Relay{}, err
+func (r Relay) options() engine.Options {
+	o := engine.Options{
+		Table: r.Table.Name, Batch: r.Batch, Workers: r.Workers, Lease: r.Lease, Poll: r.Poll, Wake: r.Wake,
+		MaxAttempts: r.MaxAttempts, MinRetry: r.MinRetry, MaxRetry: r.MaxRetry,
 	}
-	switch {
-	case r.Publisher == nil:
-		return engine.Relay{}, errors.New("the relay has no publisher")
-	case r.Batch < 0 || r.Workers < 0 || r.MaxAttempts < 0:
-		return engine.Relay{}, errors.New("the relay's batch, workers or attempts are negative")
-	case r.Lease < 0 || r.Poll < 0 || r.MinRetry < 0 || r.MaxRetry < 0:
-		return engine.Relay{}, errors.New("a time of the relay's is negative")
-	case r.Lease > time.Hour:
-		return engine.Relay{}, errors.New("the relay's lease is longer than an hour")
+	if r.Publisher != nil {
+		o.Publish = r.publish
 	}
-	e := engine.Relay{
-		SQL: s, Publish: r.publish,
-		Batch: cmp.Or(r.Batch, 100), MaxBytes: maxBatchBytes, Lease: cmp.Or(r.Lease, 30*time.Second),
-		MaxAttempts: cmp.Or(r.MaxAttempts, 20),
-		MinRetry:    cmp.Or(r.MinRetry, time.Second), MaxRetry: min(cmp.Or(r.MaxRetry, time.Hour), 10*365*24*time.Hour),
-	}
-	if e.MaxRetry < e.MinRetry {
-		return engine.Relay{}, errors.New("the relay's longest time between two attempts is shorter than the first")
-	}
-	return e, nil
+	return o
 }
 
 // publish says what the publisher's error means.
@@ -175,38 +156,28 @@ func (r Relay) publish(ctx context.Context, found []engine.Event) engine.Result 
 // It owns its transactions, and holds no connection while Publish runs, if db is a pool. It needs SELECT, UPDATE and DELETE
 // on both tables.
 func (r Relay) Run(ctx context.Context, db dedup.DB) error {
-	e, err := r.engine()
-	if err != nil {
+	tell := func(s engine.Stats, published, err error) {
+		if r.Done != nil {
+			r.Done(ctx, Stats(s), cmp.Or(wrapped("relay", err), wrapped("publish", published)))
+		}
+	}
+	err := r.options().Run(ctx, pg.FromPgxAlone(db), pg.FromPgxDB(db, readCommitted()), tell)
+	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("outbox: run: %w", err)
 	}
-	tell := func(s engine.Stats, published, err error) {
-		if r.Done == nil {
-			return
-		}
-		r.Done(ctx, Stats(s), cmp.Or(wrapped("relay", err), wrapped("publish", published)))
-	}
-	var wg sync.WaitGroup
-	for range max(r.Workers, 1) {
-		wg.Go(func() { _ = worker(e, db).Run(ctx, cmp.Or(r.Poll, 25*time.Millisecond), r.Wake, tell) })
-	}
-	wg.Wait()
-	return ctx.Err()
+	return err
 }
 
 // Drain publishes until nothing is due, and returns: for tests, and for a scheduler. It returns the Publisher's first error,
 // though others may have been published; what failed is tried again by a later call, when its time has come. An error of
 // the database's ends it.
 func (r Relay) Drain(ctx context.Context, db dedup.DB) (Stats, error) {
-	e, err := r.engine()
+	e, err := r.options().Relay()
 	if err != nil {
 		return Stats{}, fmt.Errorf("outbox: drain: %w", err)
 	}
-	s, published, err := worker(e, db).Drain(ctx)
+	s, published, err := e.New(pg.FromPgxAlone(db), pg.FromPgxDB(db, readCommitted())).Drain(ctx)
 	return Stats(s), cmp.Or(wrapped("drain", err), wrapped("publish", published))
-}
-
-func worker(e engine.Relay, db dedup.DB) *engine.Worker {
-	return e.New(pg.FromPgxAlone(db), pg.FromPgxDB(db, readCommitted()))
 }
 
 func wrapped(what string, err error) error {

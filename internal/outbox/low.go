@@ -25,7 +25,7 @@ type lowMarks struct {
 
 // keepMarks is how long marks are believed. A table that was emptied with RESTART IDENTITY, or restored from a dump, begins
 // with low numbers again.
-const keepMarks = time.Minute
+const keepMarks = 10 * time.Second
 
 func (m *lowMarks) reset() {
 	*m = lowMarks{since: time.Now()}
