@@ -208,7 +208,11 @@ func verifyError(problems []engine.Problem) error {
 	}
 	e := &dedup.VerifyError{}
 	for _, p := range problems {
-		e.Problems = append(e.Problems, dedup.Problem(p))
+		found := dedup.Problem{Table: p.Table, Message: p.Message, Fix: p.Fix}
+		if err := found.Kind.UnmarshalText([]byte(p.Kind)); err != nil {
+			found.Message = p.Kind + ": " + p.Message // a kind that dedup has no name for is a problem all the same
+		}
+		e.Problems = append(e.Problems, found)
 	}
 	return e
 }
