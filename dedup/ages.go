@@ -114,7 +114,7 @@ func (a *Ages) add(e Event) {
 
 // Report returns what is known of t's sources since the Ages was made, those that have used the most of t's retention first.
 func (a *Ages) Report(t Table) []SourceAges {
-	resolved, err := t.resolve()
+	resolved, err := t.below().Resolve()
 	if err != nil {
 		return nil // nothing can have been claimed there
 	}

@@ -93,9 +93,7 @@ func TestMigrateRefusesConnectionInTransaction(t *testing.T) {
 	acquired, err := pool.Acquire(ctx)
 	require.NoError(t, err)
 	defer acquired.Release()
-	for name, db := range map[string]interface {
-		BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
-	}{"conn": acquired.Conn(), "acquired": acquired} {
+	for name, db := range map[string]dedup.DB{"conn": acquired.Conn(), "acquired": acquired} {
 		outer, err := db.BeginTx(ctx, pgx.TxOptions{})
 		require.NoError(t, err)
 		_, err = outer.Exec(ctx, `CREATE TABLE outer_one ()`)
@@ -176,7 +174,7 @@ func TestMigrateDoesNotHideATable(t *testing.T) {
 	require.NoError(t, err)
 	var bad *dedup.VerifyError
 	require.ErrorAs(t, dedup.Migrate(t.Context(), conn), &bad)
-	require.Equal(t, "table in another schema", bad.Problems[0].Kind)
+	require.Equal(t, "table in another schema", bad.Problems[0].Kind.String())
 	var n int
 	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_tables WHERE tablename = 'processed_events'`).Scan(&n))
 	require.Equal(t, 1, n)

@@ -2,14 +2,8 @@ package dedup
 
 import (
 	"context"
-	"fmt"
-	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/pgonce/pgonce/internal/partition"
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/internal/schema"
 )
 
 // Maintain keeps the table in order: it is to be run from time to time, once a day at least, by one process or by several. Of
@@ -41,20 +35,5 @@ func (t Table) Maintain(ctx context.Context, db DB) (Stats, error) {
 
 // Maintain is [Table.Maintain] with the settings of c.
 func (c Cleaner) Maintain(ctx context.Context, db DB) (Stats, error) {
-	s, err := c.check()
-	if err != nil {
-		return Stats{}, fmt.Errorf("dedup: maintain: %w", err)
-	}
-	if s.Layout != schema.Weekly {
-		return c.Purge(ctx, db)
-	}
-	begun := time.Now()
-	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
-	done, err := partition.Run(ctx, pg.FromPgx(db), pg.FromPgxDB(db, opts), s)
-	stats := Stats{Made: done.Made, Dropped: done.Dropped, Kept: done.Kept, Took: time.Since(begun)}
-	if err != nil {
-		err = fmt.Errorf("dedup: maintain %s: %w", s.Name, err)
-	}
-	c.tell(ctx, s.Name, stats, err)
-	return stats, err
+	return answered(c.below().Maintain(ctx, pg.FromPgx(db), pg.WriterPgx(db)))
 }

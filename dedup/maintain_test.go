@@ -122,7 +122,7 @@ func TestMaintainMakesNoPast(t *testing.T) {
 	stats, err := longer.Maintain(t.Context(), pool)
 	require.NoError(t, err)
 	require.Len(t, stats.Made, 6)
-	require.Equal(t, "partition missing", problems(t, pool, longer)[0].Kind)
+	require.Equal(t, "partition missing", problems(t, pool, longer)[0].Kind.String())
 	require.Len(t, problems(t, pool, longer), 1)
 
 	for n := -3; n <= 8; n++ {
@@ -288,7 +288,7 @@ func TestMaintainPending(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	require.Equal(t, 1, count(t, pool, pending))
-	require.Equal(t, "partition half detached", problems(t, pool, shorter)[0].Kind)
+	require.Equal(t, "partition half detached", problems(t, pool, shorter)[0].Kind.String())
 	put(t, pool, "meanwhile", 0, "")
 	require.NoError(t, tx.Rollback(t.Context()))
 	_, err = pool.Exec(t.Context(), `DELETE FROM processed_events WHERE key = 'meanwhile'`)

@@ -2,25 +2,22 @@ package dedup
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/internal/retention"
-	"github.com/pgonce/pgonce/internal/schema"
-	"github.com/pgonce/pgonce/pgerr"
+	"github.com/pgonce/pgonce/internal/tables"
 )
 
 // ErrBusy: another purge of the same table is running, in this process or in another one. That one does the work.
-var ErrBusy = retention.ErrBusy
+var ErrBusy = tables.ErrBusy
 
-// DB is what a purge needs to begin its transactions: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
-// It uses one connection at a time. With database/sql see idemsql.Maintain and idemsql.Clean.
+// DB is what [Migrate] and a purge need to begin their transactions: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
+// They use one connection at a time. With database/sql see idemsql.Maintain and idemsql.Clean.
 type DB interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	Querier
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
 
@@ -53,11 +50,11 @@ func (t Table) Purge(ctx context.Context, db DB) (Stats, error) {
 // longer than that takes. The retention is written into it, so schedule it anew when that changes. PurgeSQL panics where
 // [Table.Validate] would return an error, and for layout [Weekly], which is not purged.
 func (t Table) PurgeSQL() string {
-	p, err := Cleaner{Table: t}.purge()
+	sql, err := tables.Cleaner{Table: t.below()}.PurgeSQL()
 	if err != nil {
 		panic("dedup: Table.PurgeSQL: " + err.Error())
 	}
-	return retention.Block(p)
+	return sql
 }
 
 // Cleaner purges or maintains a table, once or again and again. Its zero value works on the zero [Table]. It is a plain value, safe for
@@ -89,34 +86,35 @@ type Cleaner struct {
 
 // Validate reports whether c can be a cleaner. It does not look at a database.
 func (c Cleaner) Validate() error {
-	if _, err := c.check(); err != nil {
+	if _, err := c.below().Check(); err != nil {
 		return fmt.Errorf("dedup: %w", err)
 	}
 	return nil
 }
 
-// check validates c and returns its table.
-func (c Cleaner) check() (schema.Table, error) {
-	switch {
-	case c.Batch < 0:
-		return schema.Table{}, errors.New("the cleaner's batch is negative")
-	case c.Interval < 0:
-		return schema.Table{}, errors.New("the cleaner's interval is negative")
+// below returns c for the engine.
+func (c Cleaner) below() tables.Cleaner {
+	e := tables.Cleaner{Table: c.Table.below(), Batch: c.Batch, Rest: c.Rest, Interval: c.Interval}
+	if c.Observer != nil {
+		e.Tell = func(ctx context.Context, ended tables.Ended) { c.Observer.Observe(ctx, purged(ended)) }
 	}
-	return c.Table.resolve()
+	return e
 }
 
-// purge is what the engine does for c.
-func (c Cleaner) purge() (retention.Purge, error) {
-	s, err := c.check()
-	switch {
-	case err != nil:
-		return retention.Purge{}, err
-	case s.Layout == schema.Weekly:
-		// Its rows stay for as long as the time of their event says, not that of their claim.
-		return retention.Purge{}, errors.New("a table of layout Weekly is not purged; Maintain drops its partitions")
+func purged(ended tables.Ended) Event {
+	e := Event{Table: ended.Table, What: Purged, Code: ended.Code, Rows: ended.Deleted, Held: ended.Took}
+	if ended.Failed {
+		e.What = PurgeFailed
 	}
-	return retention.New(s.Name, s.Retention, c.Batch, c.Rest), nil
+	return e
+}
+
+// answered gives an answer of the engine its type, and an error its prefix.
+func answered(s tables.Stats, err error) (Stats, error) {
+	if err != nil {
+		err = fmt.Errorf("dedup: %w", err)
+	}
+	return Stats(s), err
 }
 
 // Purge deletes the keys that have expired, once. A key stays for Retention after its claim, by the database's clock, and
@@ -135,49 +133,13 @@ func (c Cleaner) purge() (retention.Purge, error) {
 // Purge owns its transactions, at READ COMMITTED, and holds one connection. It needs SELECT and DELETE on the table, and
 // works behind PgBouncer in transaction mode. Any error but ErrBusy and ctx's is the server's, or of the connection.
 func (c Cleaner) Purge(ctx context.Context, db DB) (Stats, error) {
-	p, err := c.purge()
-	if err != nil {
-		return Stats{}, fmt.Errorf("dedup: purge: %w", err)
-	}
-	begun := time.Now()
-	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
-	done, err := p.Run(ctx, pg.FromPgxDB(db, opts))
-	stats := Stats{Deleted: done.Rows, Skipped: done.Skipped, Took: time.Since(begun)}
-	if err != nil {
-		err = fmt.Errorf("dedup: purge %s: %w", p.Name, err)
-	}
-	c.tell(ctx, p.Name, stats, err)
-	return stats, err
-}
-
-func (c Cleaner) tell(ctx context.Context, table pg.Name, stats Stats, err error) {
-	if c.Observer == nil {
-		return
-	}
-	e := Event{Table: table.String(), What: Purged, Rows: stats.Deleted, Held: stats.Took}
-	if err != nil && !errors.Is(err, ErrBusy) {
-		e.What, e.Code = PurgeFailed, pgerr.Code(err)
-	}
-	c.Observer.Observe(ctx, e)
+	return answered(c.below().Purge(ctx, pg.WriterPgx(db)))
 }
 
 // Count counts the keys that Purge would delete now: a dry run. It reads the whole table, and takes no lock that anybody
 // could wait for.
-func (c Cleaner) Count(ctx context.Context, db interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-},
-) (Stats, error) {
-	p, err := c.purge()
-	if err != nil {
-		return Stats{}, fmt.Errorf("dedup: count: %w", err)
-	}
-	begun := time.Now()
-	found, err := p.Count(ctx, pg.FromPgx(db))
-	stats := Stats{Deleted: found.Rows, Took: time.Since(begun)}
-	if err != nil {
-		return stats, fmt.Errorf("dedup: count %s: %w", p.Name, err)
-	}
-	return stats, nil
+func (c Cleaner) Count(ctx context.Context, db Querier) (Stats, error) {
+	return answered(c.below().Count(ctx, pg.FromPgx(db)))
 }
 
 // Run maintains the table until ctx ends ([Table.Maintain]): for the first time within a minute (within Interval, where
@@ -187,13 +149,14 @@ func (c Cleaner) Count(ctx context.Context, db interface {
 //
 // Run returns ctx's error, or at once one that says what is wrong with c.
 func (c Cleaner) Run(ctx context.Context, db DB) error {
-	if _, err := c.check(); err != nil {
-		return fmt.Errorf("dedup: cleaner: %w", err)
-	}
-	return retention.Every(ctx, c.Interval, func() {
+	err := c.below().Run(ctx, func() {
 		stats, err := c.Maintain(ctx, db)
 		if c.Done != nil {
 			c.Done(ctx, stats, err)
 		}
 	})
+	if err == ctx.Err() {
+		return err
+	}
+	return fmt.Errorf("dedup: %w", err)
 }

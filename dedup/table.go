@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,11 +9,12 @@ import (
 
 	"github.com/pgonce/pgonce/internal/pg"
 	"github.com/pgonce/pgonce/internal/schema"
+	"github.com/pgonce/pgonce/internal/tables"
 )
 
 // DefaultRetention is how long a key is kept where a [Table] does not say: 35 days, longer than the longest documented
 // resend of a large sender (Google Pub/Sub can keep a message for 31 days).
-const DefaultRetention = 35 * 24 * time.Hour
+const DefaultRetention = tables.DefaultRetention
 
 // The longest source, operation and key that a table stores, in bytes. Together they stay well below the 2,704 bytes of
 // a B-tree entry, whatever they hold: PostgreSQL compresses some values and not others, so that a limit set by trying
@@ -26,6 +26,11 @@ const (
 
 // MaxValueBytes is the largest value that can be stored with a key, in bytes. Values are answers, not documents.
 const MaxValueBytes = 1 << 20
+
+// Querier is what runs statements: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, a pgx.Tx, or a wrapper of one.
+type Querier interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
 
 // Table names a dedup table. The zero value is the table processed_events, found by the search path, with layout Plain
 // and [DefaultRetention]. A Table is a description: making one reads and writes nothing.
@@ -64,47 +69,26 @@ const (
 	PubSubResends   = 31 * 24 * time.Hour // a subscription's longest retention of messages; without a change it is 7 days
 )
 
-// resolve validates t and returns what the engine knows it by.
-func (t Table) resolve() (schema.Table, error) {
-	s := schema.Table{Name: pg.Name{Table: schema.DefaultTable}, Layout: schema.Layout(t.Layout), Retention: t.Retention}
-	switch {
-	case !s.Layout.Known():
-		return schema.Table{}, errors.New("the table's layout is unknown")
-	case t.Retention < 0:
-		return schema.Table{}, errors.New("the table's retention is negative")
-	case t.Resends < 0:
-		return schema.Table{}, errors.New("the time for which the table's sender resends is negative")
+// below returns t for the engine.
+func (t Table) below() tables.Table {
+	return tables.Table{
+		Name: t.Name, Layout: schema.Layout(t.Layout),
+		Retention: t.Retention, Resends: t.Resends, ShortRetention: t.ShortRetention,
 	}
-	if t.Retention == 0 {
-		s.Retention = DefaultRetention
-	}
-	if t.Name == "" {
-		return s, nil
-	}
-	var err error
-	s.Name, err = pg.ParseName(t.Name)
-	return s, err
 }
 
-func resolveAll(tables []Table) ([]schema.Table, error) {
-	if len(tables) == 0 {
-		tables = []Table{{}}
+func below(all []Table) []tables.Table {
+	s := make([]tables.Table, len(all))
+	for i, t := range all {
+		s[i] = t.below()
 	}
-	all := make([]schema.Table, len(tables))
-	for i, t := range tables {
-		s, err := t.resolve()
-		if err != nil {
-			return nil, err
-		}
-		all[i] = s
-	}
-	return all, nil
+	return s
 }
 
 // Validate reports whether t can be a table: its name, layout and retention. It does not look at a database; that is
 // what [Verify] does.
 func (t Table) Validate() error {
-	if _, err := t.resolve(); err != nil {
+	if _, err := t.below().Resolve(); err != nil {
 		return fmt.Errorf("dedup: %w", err)
 	}
 	return nil
@@ -113,7 +97,7 @@ func (t Table) Validate() error {
 // DDL returns the SQL that makes the table, for goose, golang-migrate, tern, atlas or psql. It can be run again. Its
 // comments state the locks it takes. DDL panics where [Table.Validate] would return an error.
 func (t Table) DDL() string {
-	s, err := t.resolve()
+	s, err := t.below().Resolve()
 	if err != nil {
 		panic("dedup: Table.DDL: " + err.Error())
 	}
@@ -130,26 +114,9 @@ func (t Table) DDL() string {
 // on an existing table but those which [Table.DDL] states for a newer version. For one that claims wait behind it
 // waits a second at a time, up to 30 times, and lets claims pass in between; then it is 55P03. A connection that is
 // in a transaction is refused, for the COMMIT would end that one. Safe for concurrent use.
-func Migrate(ctx context.Context, db interface {
-	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
-}, tables ...Table,
-) error {
-	all, err := resolveAll(tables)
-	if err != nil {
-		return fmt.Errorf("dedup: migrate: %w", err)
-	}
-	if pg.PgxInTx(db) {
-		return errors.New("dedup: migrate: the connection is in a transaction already")
-	}
-	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
-	err = pgx.BeginTxFunc(ctx, db, opts, func(tx pgx.Tx) error {
-		problems, err := schema.Migrate(ctx, pg.FromPgxTx(tx), all...)
-		if err != nil {
-			return err
-		}
-		return verifyError(problems)
-	})
-	if err != nil {
+func Migrate(ctx context.Context, db DB, all ...Table) error {
+	problems, err := tables.Migrate(ctx, pg.WriterPgx(db), below(all))
+	if err := verified(problems, err); err != nil {
 		return fmt.Errorf("dedup: migrate: %w", err)
 	}
 	return nil

@@ -6,25 +6,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgonce/pgonce/internal/pg"
 	"github.com/pgonce/pgonce/internal/schema"
+	"github.com/pgonce/pgonce/internal/tables"
 )
 
 // Problem is one thing that keeps a table from backing its keys.
 type Problem struct {
 	Table string // the table, with its schema where it was found in one; empty where it is the session's
 
-	// Kind is a short name that stays the same from version to version: "table missing", "table in another schema", "not
-	// a table", "not our table" (it lacks a column of the key), "not logged", "column missing", "column type", "column
-	// nullable", "column default", "column generated", "collation", "constraint missing", "constraint deferrable",
-	// "index invalid", "index partial", "index on an expression", "index has more columns", "other unique index",
-	// "trigger" (before a statement), "trigger after", "rule", "foreign key", "other constraint" (EXCLUDE),
-	// "inheritance", "row security", "rights missing", "retention too short"; of partitioned layouts, "layout",
-	// "partition missing", "partition half detached"; of Weekly, "check missing", "check not validated", "default
-	// partition", "too few partitions ahead"; of the session, "asynchronous commit".
-	Kind string
+	Kind Kind
 
 	Message string // what is wrong, and what it would lead to
 	Fix     string // the statement that mends it; read it before you run it
@@ -52,9 +43,9 @@ func (e *VerifyError) Error() string {
 //
 //	var found *dedup.VerifyError
 //	if errors.As(err, &found) {
-//		err = found.Except("asynchronous commit") // what a crash loses is sent again by our sender
+//		err = found.Except(dedup.KindAsynchronousCommit) // what a crash loses is sent again by our sender
 //	}
-func (e *VerifyError) Except(kinds ...string) error {
+func (e *VerifyError) Except(kinds ...Kind) error {
 	left := &VerifyError{}
 	for _, p := range e.Problems {
 		if !slices.Contains(kinds, p.Kind) {
@@ -73,56 +64,39 @@ func (e *VerifyError) Except(kinds ...string) error {
 // rule, foreign key, EXCLUDE constraint, inheritance or row security change, keep, delete or hide a row; is the table
 // a logged one, and the one that the search path means; has the current role the rights to claim; and does the
 // table's Retention cover what its sender resends. Of the session it asks whether what it commits survives a crash of
-// the server (synchronous_commit).
+// the server (synchronous_commit), and whether it stores keys as every other session does (client_encoding); of the
+// server, whether fsync and full_page_writes are on. A server for tests that has them off sets pgonce.throwaway = on.
 //
 // Of partitioned layouts it asks as well: do the partitions of [Hash] take every key, and those of [Weekly] every week of the
 // window and four to come; is the week a function of the key, proved by validated CHECKs; is there no default partition, and
 // none that is half detached, not logged, or has an invalid index or a trigger of its own.
 //
 // Every enabled trigger on INSERT, UPDATE or DELETE is reported, for the catalog does not say what its function does.
-// Accept one that only writes elsewhere with Except("trigger after").
+// Accept one that only writes elsewhere with Except(KindTriggerAfter).
 //
 // It returns nil when all of it holds, a *[VerifyError] with every problem where not, and any other error when it could
 // not ask. It reads pg_catalog only, takes no lock that a claim could wait for, and answers for the current role and search
 // path: call it on the connections that claim, at the start of the program or in its tests. Safe for concurrent use.
-func Verify(ctx context.Context, db interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}, tables ...Table,
-) error {
-	resolved, err := resolveAll(tables)
-	if err != nil {
-		return fmt.Errorf("dedup: verify: %w", err)
-	}
-	var all []schema.Problem
-	for i, t := range resolved {
-		problems, err := schema.Verify(ctx, pg.FromPgx(db), t)
-		if err != nil {
-			return fmt.Errorf("dedup: verify: %w", err)
-		}
-		all = append(all, problems...)
-		if len(tables) > 0 && !tables[i].ShortRetention {
-			all = append(all, schema.Window(t.Name, t.Retention, tables[i].Resends)...)
-		}
-	}
-	problems, err := schema.Session(ctx, pg.FromPgx(db))
-	if err != nil {
-		return fmt.Errorf("dedup: verify: %w", err)
-	}
-	all = append(all, problems...)
-	if err := verifyError(all); err != nil {
+func Verify(ctx context.Context, db Querier, all ...Table) error {
+	problems, err := tables.Verify(ctx, pg.FromPgx(db), below(all))
+	if err := verified(problems, err); err != nil {
 		return fmt.Errorf("dedup: verify: %w", err)
 	}
 	return nil
 }
 
-// verifyError returns nil for no problems.
-func verifyError(problems []schema.Problem) error {
-	if len(problems) == 0 {
-		return nil
+// verified returns err, or a *VerifyError where there are problems.
+func verified(problems []schema.Problem, err error) error {
+	if err != nil || len(problems) == 0 {
+		return err
 	}
 	e := &VerifyError{}
 	for _, p := range problems {
-		e.Problems = append(e.Problems, Problem(p))
+		one := Problem{Table: p.Table, Message: p.Message, Fix: p.Fix}
+		if err := one.Kind.UnmarshalText([]byte(p.Kind)); err != nil {
+			return err
+		}
+		e.Problems = append(e.Problems, one)
 	}
 	return e
 }

@@ -131,7 +131,7 @@ func TestVerify(t *testing.T) {
 			problems := verify(t, pool)
 			var kinds []string
 			for _, p := range problems {
-				kinds = append(kinds, p.Kind)
+				kinds = append(kinds, p.Kind.String())
 				require.NotEmpty(t, p.Message)
 				require.Contains(t, p.Fix, ";")
 				require.Contains(t, p.Table, "processed_events")
@@ -176,7 +176,7 @@ func TestVerifyInvalidIndex(t *testing.T) {
 	require.Error(t, err)
 	problems := verify(t, pool)
 	require.Len(t, problems, 1)
-	require.Equal(t, "index invalid", problems[0].Kind)
+	require.Equal(t, "index invalid", problems[0].Kind.String())
 	exec1(t, pool, `DELETE FROM processed_events`)
 	exec1(t, pool, problems[0].Fix)
 	require.Empty(t, verify(t, pool))
@@ -203,7 +203,7 @@ func TestVerifyRole(t *testing.T) {
 	require.NoError(t, err)
 	var bad *dedup.VerifyError
 	require.ErrorAs(t, dedup.Verify(t.Context(), conn), &bad)
-	require.Equal(t, []string{"rights missing", "row security"}, []string{bad.Problems[0].Kind, bad.Problems[1].Kind})
+	require.Equal(t, []string{"rights missing", "row security"}, []string{bad.Problems[0].Kind.String(), bad.Problems[1].Kind.String()})
 	_, err = conn.Exec(t.Context(), `RESET ROLE`)
 	require.NoError(t, err)
 	for _, p := range bad.Problems {
@@ -227,11 +227,30 @@ func TestVerifySession(t *testing.T) {
 	var found *dedup.VerifyError
 	require.ErrorAs(t, dedup.Verify(t.Context(), pool), &found)
 	require.Len(t, found.Problems, 1)
-	require.Equal(t, "asynchronous commit", found.Problems[0].Kind)
-	require.NoError(t, found.Except("asynchronous commit"))
+	require.Equal(t, "asynchronous commit", found.Problems[0].Kind.String())
+	require.NoError(t, found.Except(dedup.KindAsynchronousCommit))
 	exec1(t, pool, dropKey)
 	require.ErrorAs(t, dedup.Verify(t.Context(), pool), &found)
 	require.Len(t, found.Problems, 2)
-	require.ErrorContains(t, found.Except("asynchronous commit"), "constraint missing")
-	require.Error(t, found.Except("constraint missing"))
+	require.ErrorContains(t, found.Except(dedup.KindAsynchronousCommit), "constraint missing")
+	require.Error(t, found.Except(dedup.KindConstraintMissing))
+}
+
+// A server that may lose or damage what was committed is named, unless it says that nobody will miss its data.
+func TestVerifyDurable(t *testing.T) {
+	t.Parallel()
+	cfg := pgtest.Config(t)
+	cfg.ConnConfig.RuntimeParams["pgonce.throwaway"] = "off"
+	pool := pgtest.PoolConfig(t, cfg)
+	require.NoError(t, dedup.Migrate(t.Context(), pool))
+	off := `SELECT coalesce(string_agg('ALTER SYSTEM SET ' || name || ' = on; -- then SELECT pg_reload_conf()', ' ' ORDER BY name), '')
+		FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'`
+	var want string
+	require.NoError(t, pool.QueryRow(t.Context(), off).Scan(&want))
+	var fixes []string
+	for _, p := range verify(t, pool) {
+		require.Equal(t, "not durable", p.Kind.String())
+		fixes = append(fixes, p.Fix)
+	}
+	require.Equal(t, want, strings.Join(fixes, " "))
 }

@@ -104,7 +104,7 @@ func TestVerifyOldTable(t *testing.T) {
 			var bad *dedup.VerifyError
 			require.ErrorAs(t, dedup.Verify(t.Context(), pool, table), &bad)
 			require.Len(t, bad.Problems, 1)
-			require.Equal(t, "column missing", bad.Problems[0].Kind)
+			require.Equal(t, "column missing", bad.Problems[0].Kind.String())
 			exec1(t, pool, bad.Problems[0].Fix)
 			require.NoError(t, dedup.Verify(t.Context(), pool, table))
 			migrated(t, pool, table)

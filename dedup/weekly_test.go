@@ -56,8 +56,8 @@ func TestMigrateWeekly(t *testing.T) {
 			last, _, _ := monday(t, pool, 8)
 			require.Equal(t, []string{first, last}, []string{all[0], all[len(all)-1]})
 			require.Len(t, all, 14, "35 days back, and 8 weeks ahead")
-			require.Equal(t, "not a table", problems(t, pool, dedup.Table{})[0].Kind)
-			require.Equal(t, "layout", problems(t, pool, hashed)[0].Kind)
+			require.Equal(t, "not a table", problems(t, pool, dedup.Table{})[0].Kind.String())
+			require.Equal(t, "layout", problems(t, pool, hashed)[0].Kind.String())
 		})
 	}
 }
@@ -105,7 +105,7 @@ func TestVerifyWeekly(t *testing.T) {
 			var kinds []string
 			found := problems(t, pool, weekly)
 			for _, p := range found {
-				kinds = append(kinds, p.Kind)
+				kinds = append(kinds, p.Kind.String())
 				require.Contains(t, []string{"processed_events", "public.processed_events"}, p.Table, "the table, not its partition")
 				if strings.HasPrefix(d.name, "few") {
 					last, _, _ := monday(t, pool, 4)

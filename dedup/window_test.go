@@ -39,7 +39,7 @@ func TestVerifyWindow(t *testing.T) {
 		var bad *dedup.VerifyError
 		require.ErrorAs(t, err, &bad, "%+v", tc.table)
 		require.Len(t, bad.Problems, 1)
-		require.Equal(t, "retention too short", bad.Problems[0].Kind)
+		require.Equal(t, "retention too short", bad.Problems[0].Kind.String())
 		require.Equal(t, "processed_events", bad.Problems[0].Table)
 		require.Contains(t, bad.Problems[0].Fix, tc.table.Resends.String())
 		exec1(t, pool, bad.Problems[0].Fix)

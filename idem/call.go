@@ -22,6 +22,9 @@ import (
 // Both hold as long as the database keeps what it has committed: synchronous_commit off, or a failover to a replica that
 // lags, can lose the reservation of a call that has been made.
 //
+// A pooler must keep a transaction on one connection. PgBouncer in statement mode does not: Send is called, and then
+// its answer cannot be stored.
+//
 // A Call is a plain value, safe for concurrent use, and usually a field of the service that uses it.
 type Call[T any] struct {
 	// Once holds the settings: Table, Tries, TxOptions (of the transaction of Apply), Observer, and MaxWait. A living

@@ -28,7 +28,7 @@ func TestConformance(t *testing.T) {
 			continue // .ci/versions: a server sees two protocols; what else the modes differ in the driver does by itself
 		}
 		t.Run(mode.String(), func(t *testing.T) {
-			conformance.Run(t, conformance.Door{Open: func(t *testing.T) conformance.DB {
+			conformance.Run(t, conformance.Door{Core: !pgtest.Full() && mode != execModes[0], Open: func(t *testing.T) conformance.DB {
 				cfg := pgtest.Config(t)
 				cfg.ConnConfig.DefaultQueryExecMode = mode
 				cfg.MaxConns = 16
@@ -42,7 +42,7 @@ func TestConformance(t *testing.T) {
 func TestConformanceOfLayouts(t *testing.T) {
 	for name, layout := range map[string]dedup.Layout{"hash": dedup.Hash(4), "weekly": dedup.Weekly} {
 		t.Run(name, func(t *testing.T) {
-			conformance.Run(t, conformance.Door{Layout: layout, Open: func(t *testing.T) conformance.DB {
+			conformance.Run(t, conformance.Door{Core: !pgtest.Full(), Layout: layout, Open: func(t *testing.T) conformance.DB {
 				cfg := pgtest.Config(t)
 				cfg.MaxConns = 16
 				return newDB(pgtest.PoolConfig(t, cfg))
@@ -68,9 +68,7 @@ func once(s conformance.Settings) idem.Once {
 }
 
 // sender is what the moves of a reservation take.
-type sender = interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}
+type sender = dedup.Querier
 
 // pgxQuerier is a pool or a transaction.
 type pgxQuerier interface {
@@ -118,6 +116,16 @@ func (d pgxDB) Reserve(ctx context.Context, s conformance.Settings, key idem.Key
 func (d pgxDB) Open(ctx context.Context, s conformance.Settings, scope idem.Scope, limit int) ([]idem.OpenKey, error) {
 	return once(s).Open(ctx, d.pool, scope, limit)
 }
+
+func (d pgxDB) Migrate(ctx context.Context, all ...dedup.Table) error {
+	return dedup.Migrate(ctx, d.pool, all...)
+}
+
+func (d pgxDB) Maintain(ctx context.Context, c dedup.Cleaner) (dedup.Stats, error) {
+	return c.Maintain(ctx, d.pool)
+}
+
+func (d pgxDB) Renew() { d.pool.Reset() }
 
 func (d pgxDB) Call(ctx context.Context, c conformance.Call, key idem.Key) (conformance.Receipt, idem.Outcome, error) {
 	call := idem.Call[conformance.Receipt]{Once: once(c.Settings), Lease: c.Lease, Remembers: c.Remembers, Send: c.Send}

@@ -26,6 +26,9 @@ func TestConflicts(t *testing.T) {
 			s := newSite(t)
 			_, err := s.sound.Exec(s.ctx, `CREATE TABLE counter (id int PRIMARY KEY, n int NOT NULL); INSERT INTO counter VALUES (1, 0), (2, 0)`)
 			require.NoError(t, err)
+			cfg := s.cfg.Copy()
+			cfg.ConnConfig.RuntimeParams["deadlock_timeout"] = "50ms" // of one second, most of the test would be waits
+			pool := s.open(cfg)
 			once := idem.Once{Tries: 1000, TxOptions: pgx.TxOptions{IsoLevel: level}}
 			var calls, done atomic.Int64
 			var wg sync.WaitGroup
@@ -33,7 +36,7 @@ func TestConflicts(t *testing.T) {
 			for w := range 8 {
 				wg.Go(func() {
 					for i := 0; calls.Load()-done.Load() < want && s.ctx.Err() == nil; i++ {
-						out, err := once.Run(s.ctx, s.sound, stripe.Key(fmt.Sprintf("%d-%d", w, i)), func(ctx context.Context, tx pgx.Tx) error {
+						out, err := once.Run(s.ctx, pool, stripe.Key(fmt.Sprintf("%d-%d", w, i)), func(ctx context.Context, tx pgx.Tx) error {
 							calls.Add(1)
 							// Read, then write what was read; and half of the workers in the other order, for deadlocks.
 							for _, id := range [][]int{{1, 2}, {2, 1}}[w%2] {

@@ -61,6 +61,10 @@ const hashedPrefix = "%sha256:"
 
 // Key names one effect of one message. Only a [Scope] makes one. It is a small value, comparable with == (time and payload
 // included) and safe to copy. The zero Key is not valid.
+//
+// A key is sent in UTF-8. Every session must say so (client_encoding = UTF8, which lib/pq sets and pgx leaves to the
+// server): one in LATIN1 stores another key where a part is not ASCII, and the effect happens twice. [dedup.Verify]
+// finds it. A database of an encoding that lacks a letter refuses the key.
 type Key struct {
 	facts
 	fault KeyError

@@ -74,14 +74,14 @@ func TestLeastRights(t *testing.T) {
 		require.False(t, idem.Retryable(err))
 		var bad *dedup.VerifyError
 		require.ErrorAs(t, dedup.Verify(t.Context(), poor), &bad)
-		require.Equal(t, "rights missing", bad.Problems[0].Kind)
+		require.Equal(t, "rights missing", bad.Problems[0].Kind.String())
 	}
 	// These are not needed by every call. Verify says so before the first one that needs them.
 	for _, missing := range []string{"UPDATE", "DELETE"} {
 		poor := asRole(t, pool, `GRANT SELECT, INSERT, UPDATE, DELETE ON processed_events TO {role}; REVOKE `+missing+` ON processed_events FROM {role}`)
 		var bad *dedup.VerifyError
 		require.ErrorAs(t, dedup.Verify(t.Context(), poor), &bad, missing)
-		require.Equal(t, "rights missing", bad.Problems[0].Kind)
+		require.Equal(t, "rights missing", bad.Problems[0].Kind.String())
 	}
 }
 
@@ -178,7 +178,7 @@ func TestRowSecurity(t *testing.T) {
 			require.False(t, idem.Retryable(err))
 			var bad *dedup.VerifyError
 			require.ErrorAs(t, dedup.Verify(t.Context(), app), &bad)
-			require.Equal(t, "row security", bad.Problems[0].Kind)
+			require.Equal(t, "row security", bad.Problems[0].Kind.String())
 		})
 	}
 }

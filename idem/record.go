@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/internal/claim"
 	"github.com/pgonce/pgonce/internal/pg"
 )
@@ -55,10 +56,7 @@ type Record struct {
 //
 // Lookup is for showing and for sparing work, never for deciding: between its answer and a write of yours another
 // delivery can come. The decision is [Do]'s.
-func (o Once) Lookup(ctx context.Context, db interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}, key Key,
-) (Record, error) {
+func (o Once) Lookup(ctx context.Context, db dedup.Querier, key Key) (Record, error) {
 	c, err := o.claim(key)
 	if err != nil {
 		return Record{}, err

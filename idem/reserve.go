@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/internal/claim"
 	"github.com/pgonce/pgonce/internal/front"
 	"github.com/pgonce/pgonce/internal/pg"
@@ -84,38 +85,26 @@ func (r Reservation) Confirm(ctx context.Context, tx pgx.Tx, value []byte) error
 
 // Fail settles the key with a failure that no retry can mend; duplicates get value in a *[FinalError]. db may be a pool,
 // a connection or a transaction.
-func (r Reservation) Fail(ctx context.Context, db interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}, value []byte,
-) error {
+func (r Reservation) Fail(ctx context.Context, db dedup.Querier, value []byte) error {
 	return r.move(func(h front.Held) error { return h.Fail(ctx, pg.FromPgx(db), value) })
 }
 
 // Extend prolongs the lease to lease from now, by the server's clock; it never shortens it. lease must be positive. For an
 // attempt that takes longer than was thought.
-func (r Reservation) Extend(ctx context.Context, db interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}, lease time.Duration,
-) error {
+func (r Reservation) Extend(ctx context.Context, db dedup.Querier, lease time.Duration) error {
 	return r.move(func(h front.Held) error { return h.Extend(ctx, pg.FromPgx(db), lease) })
 }
 
 // Release ends an attempt that is known to have sent nothing. After a first attempt the key is as if it had never been
 // seen; after a later one it is unfinished, for an earlier attempt may have sent.
-func (r Reservation) Release(ctx context.Context, db interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-},
-) error {
+func (r Reservation) Release(ctx context.Context, db dedup.Querier) error {
 	return r.move(func(h front.Held) error { return h.Release(ctx, pg.FromPgx(db)) })
 }
 
 // Void deletes the key, of which it was found out that no attempt took effect: the next delivery begins anew. It is one of
 // the ways to settle a key of [ErrUnknown]; Confirm and Fail are the others. Void only once no request of an earlier
 // attempt can still be on its way.
-func (r Reservation) Void(ctx context.Context, db interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-},
-) error {
+func (r Reservation) Void(ctx context.Context, db dedup.Querier) error {
 	return r.move(func(h front.Held) error { return h.Void(ctx, pg.FromPgx(db)) })
 }
 
@@ -143,10 +132,7 @@ type OpenKey struct {
 //
 // It reads the whole table: the lease has no index, which keeps claims and extensions cheap. db may be a pool, a
 // connection or a transaction.
-func (o Once) Open(ctx context.Context, db interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}, scope Scope, limit int,
-) ([]OpenKey, error) {
+func (o Once) Open(ctx context.Context, db dedup.Querier, scope Scope, limit int) ([]OpenKey, error) {
 	found, err := o.settings().Open(ctx, pg.FromPgx(db), scope.Source, scope.Operation, limit)
 	if err != nil {
 		return nil, o.translate(scope.key(""), err)

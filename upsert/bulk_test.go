@@ -245,6 +245,7 @@ func TestOrderOfWriting(t *testing.T) {
 	ctx := context.Background()
 	onKinds(t, func(t *testing.T, pool *pgxpool.Pool, kind string) {
 		create(t, pool, kind, "orders", orderColumns)
+		orders := ownOrders()
 		_, err := orders.ExecMany(ctx, pool, slices.Values([]order{}), nil)
 		require.NoError(t, err)
 		exec(t, pool, "CREATE TABLE log (n serial, id text)")

@@ -28,6 +28,7 @@ func TestNoWrite(t *testing.T) {
 	t.Parallel()
 	onKinds(t, func(t *testing.T, pool *pgxpool.Pool, kind string) {
 		ctx := context.Background()
+		orders := ownOrders()
 		create(t, pool, kind, "orders", orderColumns)
 		var stored, again []order
 		for i := range 50 {
@@ -175,6 +176,7 @@ func TestManyIsNotCompiled(t *testing.T) {
 	for i := range 32 {
 		exec(t, pool, fmt.Sprintf("CREATE TABLE orders_%d PARTITION OF orders FOR VALUES WITH (MODULUS 32, REMAINDER %[1]d)", i))
 	}
+	orders := ownOrders()
 	_, err := orders.ExecMany(ctx, pool, slices.Values([]order{}), nil)
 	require.NoError(t, err)
 	_, many := upsert.Texts(orders)

@@ -131,9 +131,10 @@ func beyondClashes(send func() error) error {
 // that quote a value which does not fit (class 22, save that a string is too long). What a trigger says of a row in
 // its own words stays.
 func withoutContent(err error) error {
-	fields := map[string]string{"Detail": "", "Where": "", "InternalQuery": ""}
-	if state := sqlState(err); strings.HasPrefix(state, "22") && state != tooLong {
-		fields["Message"] = "a value does not fit its column or an expression (the server's words may quote it, and are left out)"
-	}
-	return pg.Rewritten(err, fields)
+	return pg.WithoutContent(err, func(state string) string {
+		if strings.HasPrefix(state, "22") && state != tooLong {
+			return "a value does not fit its column or an expression (the server's words may quote it, and are left out)"
+		}
+		return ""
+	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
 
-// modelCases is how many cases the models draw in all.
+// modelCases is how many cases the models draw in all, in a full run; in others it is a fifth.
 const modelCases = 10_000
 
 // seedFlag makes the random tests draw what they drew before.
@@ -27,8 +27,11 @@ func TestMain(m *testing.M) {
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
 	if !given {
 		n := modelCases / len(kinds)
-		if testing.Short() {
+		switch {
+		case testing.Short():
 			n /= 20
+		case !pgtest.Full():
+			n /= 5
 		}
 		if err := flag.Set("rapid.checks", fmt.Sprint(n+1)); err != nil {
 			panic(err)

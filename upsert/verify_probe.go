@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -113,7 +112,7 @@ func (p *plan) explained(ctx context.Context, conn pg.Conn, table, target string
 func undone(ctx context.Context, db DB, fn func(pg.Conn) error) (err error) {
 	// Also when ctx is done by then: what is left open would keep the caller's connection.
 	undo := func(rollback func(context.Context) error) {
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		clean, cancel := pg.Detached(ctx)
 		defer cancel()
 		if failed := rollback(clean); failed != nil && err == nil {
 			err = failed

@@ -139,6 +139,9 @@ func send(ctx context.Context, queue chan<- delivery, r io.Reader) error {
 		if err != nil {
 			return err
 		}
+		if ctx.Err() != nil { // or a select in which both are ready would take either
+			return context.Cause(ctx)
+		}
 		select {
 		case queue <- d:
 		case <-ctx.Done():

@@ -21,7 +21,7 @@ func number(t *testing.T, db *sql.DB, query string, args ...any) (n int) {
 
 // Tables are purged and maintained through every driver: what is done and has expired goes, the rest stays.
 func TestMaintain(t *testing.T) {
-	for _, driver := range drivers {
+	for _, driver := range pgtest.Matrix(drivers, opener.String, typical...) {
 		t.Run(driver.name, func(t *testing.T) {
 			t.Parallel()
 			db := migrated(t, driver.open(t, pgtest.DSN(t), nil))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,11 +25,16 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// drivers are those that are supported: how each opens a database, over a script that may break its connections.
-var drivers = []struct {
+// opener is a driver in one of its modes: how it opens a database, over a script that may break its connections.
+type opener struct {
 	name string
 	open func(t testing.TB, dsn string, script *faultconn.Script) *sql.DB
-}{
+}
+
+func (d opener) String() string { return d.name }
+
+// drivers are those that are supported.
+var drivers = []opener{
 	{"stdlib/" + pgx.QueryExecModeCacheStatement.String(), overStdlib(pgx.QueryExecModeCacheStatement)},
 	{"stdlib/" + pgx.QueryExecModeCacheDescribe.String(), overStdlib(pgx.QueryExecModeCacheDescribe)},
 	{"stdlib/" + pgx.QueryExecModeDescribeExec.String(), overStdlib(pgx.QueryExecModeDescribeExec)},
@@ -98,6 +104,7 @@ func TestConformance(t *testing.T) {
 		}
 		t.Run(driver.name, func(t *testing.T) {
 			conformance.Run(t, conformance.Door{
+				Core: !pgtest.Full() && !slices.Contains(typical, driver.name),
 				Open: func(t *testing.T) conformance.DB { return newDB(migrated(t, driver.open(t, pgtest.DSN(t), nil))) },
 				Features: conformance.Features{
 					FnCannotEnd: true, AsksServer: true, EndUnknown: strings.HasPrefix(driver.name, "pq"),
@@ -110,7 +117,7 @@ func TestConformance(t *testing.T) {
 
 // The layouts with partitions are made and verified through every driver.
 func TestMigrateLayouts(t *testing.T) {
-	for _, driver := range drivers {
+	for _, driver := range pgtest.Matrix(drivers, opener.String, typical...) {
 		t.Run(driver.name, func(t *testing.T) {
 			t.Parallel()
 			db := migrated(t, driver.open(t, pgtest.DSN(t), nil))
@@ -156,6 +163,7 @@ func TestConformanceOfLayouts(t *testing.T) {
 				Open:     func(t *testing.T) conformance.DB { return newDB(migrated(t, overPQ("")(t, pgtest.DSN(t), nil))) },
 				Features: conformance.Features{FnCannotEnd: true, AsksServer: true, EndUnknown: true, BusyUnnamed: true},
 				Layout:   layout,
+				Core:     !pgtest.Full(),
 			})
 		})
 	}
@@ -235,6 +243,19 @@ func (d sqlDB) Reserve(ctx context.Context, s conformance.Settings, key idem.Key
 
 func (d sqlDB) Open(ctx context.Context, s conformance.Settings, scope idem.Scope, limit int) ([]idem.OpenKey, error) {
 	return once(s).Open(ctx, d.db, scope, limit)
+}
+
+func (d sqlDB) Migrate(ctx context.Context, all ...dedup.Table) error {
+	return idemsql.Migrate(ctx, d.db, all...)
+}
+
+func (d sqlDB) Maintain(ctx context.Context, c dedup.Cleaner) (dedup.Stats, error) {
+	return idemsql.Maintain(ctx, d.db, c)
+}
+
+func (d sqlDB) Renew() {
+	d.db.SetMaxIdleConns(0)
+	d.db.SetMaxIdleConns(16)
 }
 
 func (d sqlDB) Call(ctx context.Context, c conformance.Call, key idem.Key) (conformance.Receipt, idem.Outcome, error) {

@@ -30,9 +30,9 @@ type site struct {
 	broken func(*faultconn.Script) *sql.DB
 }
 
-// sites runs a test over each of the drivers named, or over all.
+// sites runs a test over each of the drivers named, or over all: in a run that is not full, over the typical ones.
 func sites(t *testing.T, test func(s *site), names ...string) {
-	for _, d := range drivers {
+	for _, d := range pgtest.Matrix(drivers, opener.String, typical...) {
 		want := len(names) == 0
 		for _, name := range names {
 			want = want || name == d.name

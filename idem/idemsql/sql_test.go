@@ -496,7 +496,7 @@ func TestMigrateAndVerify(t *testing.T) {
 		var missing *dedup.VerifyError
 		require.ErrorAs(s, idemsql.Verify(s.ctx, s.sound, dedup.Table{}, own), &missing)
 		require.Len(s, missing.Problems, 1)
-		require.Equal(s, "table missing", missing.Problems[0].Kind)
+		require.Equal(s, "table missing", missing.Problems[0].Kind.String())
 
 		errs := make(chan error, 8)
 		for range cap(errs) {
@@ -512,7 +512,7 @@ func TestMigrateAndVerify(t *testing.T) {
 		require.NoError(s, err)
 		var session *dedup.VerifyError
 		require.ErrorAs(s, idemsql.Verify(s.ctx, tx, dedup.Table{}, own), &session)
-		require.NoError(s, session.Except("asynchronous commit"))
+		require.NoError(s, session.Except(dedup.KindAsynchronousCommit))
 		require.NoError(s, tx.Rollback())
 		for _, want := range []idem.Outcome{idem.Executed, idem.Duplicate} {
 			out, err := idemsql.Once{Table: own}.Run(s.ctx, s.sound, stripe.Key("1"), nothing)
@@ -525,7 +525,7 @@ func TestMigrateAndVerify(t *testing.T) {
 		for _, err := range []error{idemsql.Verify(s.ctx, s.sound), idemsql.Migrate(s.ctx, s.sound)} {
 			var broken *dedup.VerifyError
 			require.ErrorAs(s, err, &broken)
-			require.Equal(s, "constraint missing", broken.Problems[0].Kind)
+			require.Equal(s, "constraint missing", broken.Problems[0].Kind.String())
 		}
 		// Of several tables the one that cannot be mended leaves the others unmade.
 		require.Error(s, idemsql.Migrate(s.ctx, s.sound, dedup.Table{Name: "another"}, dedup.Table{}))

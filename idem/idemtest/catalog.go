@@ -227,7 +227,7 @@ func (t *userTable) hasKey() bool {
 
 func dedupName(t dedup.Table) string {
 	if t.Name == "" {
-		return "processed_events"
+		return pg.DefaultTable
 	}
 	return t.Name
 }

@@ -172,11 +172,20 @@ func compensates(pool *pgxpool.Pool) handler {
 			return nil
 		}
 		if err == nil {
-			err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return credit(ctx, tx, p) })
+			err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, `SELECT FROM seen WHERE event = $1 FOR SHARE`, p.ID); err != nil {
+					return err
+				}
+				return credit(ctx, tx, p)
+			})
 		}
 		if err != nil {
 			ctx := context.WithoutCancel(ctx) // it knows how to shut down
-			for range 10 {                    // and tries hard, but for a COMMIT that it knows nothing of
+			for range 10 {                    // and tries hard
+				// A COMMIT whose answer it did not wait for may still be on its way: the lock waits for its end.
+				if _, err := pool.Exec(ctx, `SELECT FROM seen WHERE event = $1 FOR UPDATE`, p.ID); err != nil {
+					continue
+				}
 				var done bool
 				if pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM ledger WHERE event = $1)`, p.ID).Scan(&done) != nil {
 					continue

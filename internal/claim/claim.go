@@ -151,14 +151,14 @@ func (c *Claim) insertStmt(mark bool) *pg.Stmt {
 		hash = c.PayloadHash
 	}
 	c.token = nil
-	s := &pg.Stmt{SQL: c.SQL.insert, Args: []any{c.Source, c.Operation, c.Key, hash}, Dest: []any{&c.token}}
+	s := &pg.Stmt{SQL: c.SQL.text[stmtInsert], Args: []any{c.Source, c.Operation, c.Key, hash}, Dest: []any{&c.token}}
 	switch {
 	case c.Timed && mark:
-		s.SQL = c.SQL.insertTimedMarked
+		s.SQL = c.SQL.text[stmtInsertTimedMarked]
 	case c.Timed:
-		s.SQL = c.SQL.insertTimed
+		s.SQL = c.SQL.text[stmtInsertTimed]
 	case mark:
-		s.SQL = c.SQL.insertMarked
+		s.SQL = c.SQL.text[stmtInsertMarked]
 	}
 	if c.Timed {
 		s.Args = append(s.Args, c.At, c.Retention.Microseconds(), c.Skew.Microseconds())
@@ -180,7 +180,7 @@ func (c *Claim) wrote(stage string, s *pg.Stmt) (bool, error) {
 
 func (c *Claim) readStmt(r *Record) *pg.Stmt {
 	return &pg.Stmt{
-		SQL: c.SQL.read, Args: c.args(),
+		SQL: c.SQL.text[stmtRead], Args: c.args(),
 		Dest: []any{
 			(*hexed)(&r.PayloadHash), (*hexed)(&r.Value), &r.Done, &r.Leased, &r.Failed, &r.Attempt, &r.Token,
 			&r.ProcessedAt, &r.AgeMicros,
@@ -266,7 +266,7 @@ func (c *Claim) Store(ctx context.Context, conn pg.Conn, value []byte) error {
 		return &Failure{Stage: "store", Err: errClaimGone}
 	}
 	var token int64
-	s := &pg.Stmt{SQL: c.SQL.store, Args: c.args(value, *c.token), Dest: []any{&token}}
+	s := &pg.Stmt{SQL: c.SQL.text[stmtStore], Args: c.args(value, *c.token), Dest: []any{&token}}
 	if err := conn.Send(ctx, s); err != nil {
 		return c.failed("store", err)
 	}
@@ -290,7 +290,7 @@ func (c *Claim) Forget(ctx context.Context, conn pg.Conn) error {
 		return err
 	}
 	var attempt int64
-	del := &pg.Stmt{SQL: c.SQL.forget, Args: c.args(), Dest: []any{&attempt}}
+	del := &pg.Stmt{SQL: c.SQL.text[stmtForget], Args: c.args(), Dest: []any{&attempt}}
 	if err := conn.Send(ctx, del); err != nil {
 		return c.failed("forget", err)
 	}

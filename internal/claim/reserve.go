@@ -104,11 +104,11 @@ func (c *Claim) reserveStmt(got *Lease, lease time.Duration) *pg.Stmt {
 		hash = c.PayloadHash
 	}
 	s := &pg.Stmt{
-		SQL: c.SQL.reserve, Args: append(c.key(), hash, lease.Microseconds()),
+		SQL: c.SQL.text[stmtReserve], Args: append(c.key(), hash, lease.Microseconds()),
 		Dest: []any{&got.Attempt, &got.Born},
 	}
 	if c.Timed {
-		s.SQL = c.SQL.reserveTimed
+		s.SQL = c.SQL.text[stmtReserveTimed]
 		s.Args = append(s.Args, c.At, c.Retention.Microseconds(), c.Skew.Microseconds())
 	}
 	s.Args = append(s.Args, newToken(false))
@@ -121,7 +121,7 @@ func (c *Claim) takeOverStmt(got *Lease, lease, remembers time.Duration, r Recor
 		memory = remembers.Microseconds()
 	}
 	return &pg.Stmt{
-		SQL: c.SQL.takeOver, Args: c.args(lease.Microseconds(), memory, r.ProcessedAt, newToken(false)),
+		SQL: c.SQL.text[stmtTakeOver], Args: c.args(lease.Microseconds(), memory, r.ProcessedAt, newToken(false)),
 		Dest: []any{&got.Attempt, &got.Born},
 	}
 }
@@ -182,36 +182,36 @@ func (c *Claim) moveStmt(sql string, l Lease, args ...any) *pg.Stmt {
 // Confirm settles the key in the caller's transaction. A holder that lost its lease must not have its effects committed,
 // whatever the caller does with the error: the front door fails the transaction after any but that of Unsent.
 func (c *Claim) Confirm(ctx context.Context, tx pg.Tx, l Lease, value []byte) error {
-	return c.move(ctx, tx, stageConfirm, c.SQL.confirm, l, bytes(value), newToken(false))
+	return c.move(ctx, tx, stageConfirm, c.SQL.text[stmtConfirm], l, bytes(value), newToken(false))
 }
 
 // Fail settles the key with a final failure.
 func (c *Claim) Fail(ctx context.Context, conn pg.Conn, l Lease, value []byte) error {
-	return c.move(ctx, conn, "fail", c.SQL.fail, l, bytes(value))
+	return c.move(ctx, conn, "fail", c.SQL.text[stmtFail], l, bytes(value))
 }
 
 // Extend prolongs the lease.
 func (c *Claim) Extend(ctx context.Context, conn pg.Conn, l Lease, lease time.Duration) error {
-	return c.move(ctx, conn, "extend", c.SQL.extend, l, max(lease, time.Microsecond).Microseconds())
+	return c.move(ctx, conn, "extend", c.SQL.text[stmtExtend], l, max(lease, time.Microsecond).Microseconds())
 }
 
 // End ends the lease early; what came of the attempt is open.
 func (c *Claim) End(ctx context.Context, conn pg.Conn, l Lease) error {
-	return c.move(ctx, conn, "end", c.SQL.end, l)
+	return c.move(ctx, conn, "end", c.SQL.text[stmtEnd], l)
 }
 
 // Release ends an attempt that sent nothing. Of the first attempt nothing stays; after it, an earlier one may have sent.
 func (c *Claim) Release(ctx context.Context, conn pg.Conn, l Lease) error {
-	sql := c.SQL.release
+	sql := c.SQL.text[stmtRelease]
 	if l.Attempt == 1 {
-		sql = c.SQL.void
+		sql = c.SQL.text[stmtVoid]
 	}
 	return c.move(ctx, conn, "release", sql, l)
 }
 
 // Void deletes the key of which it is known that nothing was sent by any attempt.
 func (c *Claim) Void(ctx context.Context, conn pg.Conn, l Lease) error {
-	return c.move(ctx, conn, "void", c.SQL.void, l)
+	return c.move(ctx, conn, "void", c.SQL.text[stmtVoid], l)
 }
 
 // bytes is nil as NULL.
@@ -240,9 +240,9 @@ func (c *Claim) Finish(ctx context.Context, db pg.DB, l Lease, value []byte, fn 
 // finish is one transaction of Finish.
 func (r *run) finish(ctx context.Context, l Lease, value []byte) error {
 	r.again = false
-	sql := r.SQL.confirm
+	sql := r.SQL.text[stmtConfirm]
 	if r.db.NeedsMark() {
-		sql = r.SQL.confirmMarked
+		sql = r.SQL.text[stmtConfirmMarked]
 	}
 	r.token = nil
 	s := r.moveStmt(sql, l, bytes(value), newToken(r.db.NeedsMark()))
@@ -300,7 +300,7 @@ type Open struct {
 // OpenKeys lists them; empty source or operation stand for all.
 func (c *Claim) OpenKeys(ctx context.Context, conn pg.Conn, limit int) ([]Open, error) {
 	var all []Open
-	err := conn.Query(ctx, c.SQL.open, []any{c.Source, c.Operation, int64(limit)}, func(scan func(...any) error) error {
+	err := conn.Query(ctx, c.SQL.text[stmtOpen], []any{c.Source, c.Operation, int64(limit)}, func(scan func(...any) error) error {
 		var o Open
 		dest := []any{&o.Source, &o.Operation, &o.Key, &o.Attempt, &o.ProcessedAt, &o.AgeMicros, &o.Leased, (*hexed)(&o.PayloadHash)}
 		if c.SQL.weekly {

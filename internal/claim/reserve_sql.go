@@ -3,7 +3,10 @@ package claim
 // The states of a key and the moves between them. Each move is one statement, whose WHERE holds the whole condition: a
 // state that was read before, in another statement or in a sub-select, may have passed. A holder is fenced by its attempt
 // and by the row's creation (processed_at): a row that was deleted and reserved anew begins at attempt 1 again.
-// clock_timestamp(), not now(): a transaction begun before the lease ran out would never see it run out.
+//
+// Not now(): a transaction begun before the lease ran out would never see it run out. An INSERT takes clock_timestamp(). An
+// UPDATE takes statement_timestamp(): Citus refuses volatile functions there. It is older where the statement waited for
+// the row, so that a lease ends sooner and a take-over comes later: both err on the safe side.
 
 // returningLease gives what the holder is fenced by. The creation is taken from a timestamp without time zone, which is
 // immutable: see returningToken.
@@ -32,12 +35,12 @@ ON CONFLICT (key, operation, source) DO NOTHING` + returningLease
 // the token.
 const takeOverSQL = `
 UPDATE /*table*/processed_events
-   SET lease_until = clock_timestamp() + $4::int8 * interval '1 microsecond', attempt = attempt + 1, token = $7::int8
+   SET lease_until = statement_timestamp() + $4::int8 * interval '1 microsecond', attempt = attempt + 1, token = $7::int8
  WHERE key = $3::text AND operation = $2::text AND source = $1::text
-   AND lease_until <= clock_timestamp()
+   AND lease_until <= statement_timestamp()
    AND processed_at = timestamptz 'epoch' + $6::int8 * interval '1 microsecond'
    AND ($5::int8 IS NULL
-        OR clock_timestamp() + $4::int8 * interval '1 microsecond' <= processed_at + $5::int8 * interval '1 microsecond')` + returningLease
+        OR statement_timestamp() + $4::int8 * interval '1 microsecond' - $5::int8 * interval '1 microsecond' <= processed_at)` + returningLease
 
 // The moves of a holder end with the same condition.
 const (
@@ -58,11 +61,11 @@ UPDATE /*table*/processed_events SET lease_until = NULL, failed = true, value = 
 	// extendSQL: reserved or unfinished -> reserved. Never shorter than it was.
 	extendSQL = `
 UPDATE /*table*/processed_events
-   SET lease_until = greatest(lease_until, clock_timestamp() + $6::int8 * interval '1 microsecond')` + fencedSQL + returningAttempt
+   SET lease_until = greatest(lease_until, statement_timestamp() + $6::int8 * interval '1 microsecond')` + fencedSQL + returningAttempt
 
 	// endSQL: reserved -> unfinished, before the lease is over: the attempt is over, and nobody knows what came of it.
 	endSQL = `
-UPDATE /*table*/processed_events SET lease_until = least(lease_until, clock_timestamp())` + fencedSQL + returningAttempt
+UPDATE /*table*/processed_events SET lease_until = least(lease_until, statement_timestamp())` + fencedSQL + returningAttempt
 
 	// giveUpSQL: reserved or unfinished -> unfinished, for an attempt after the first: it was not sent, but the earlier
 	// ones may have been. The attempt is raised, so that the holder that released is fenced, too.

@@ -7,12 +7,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// DefaultTable is the table of a claim that names none.
-const DefaultTable = "processed_events"
-
 // The statements below are valid SQL as they stand. What is sent says of every operator, function and type that it is
-// pg_catalog's ([pg.Pin]), and has the table's quoted name in place of the text behind marker.
-const marker = "/*table*/processed_events"
+// pg_catalog's ([pg.Pin]), and has the table's quoted name in place of [pg.Marker].
 
 // insertSQL is the claim. The columns of the conflict are always named: without them the statement would also absorb a
 // clash with any other unique constraint of the table, and fail with 55000 where one of them is deferrable. $5 is the
@@ -95,76 +91,96 @@ SELECT set_config('pgonce.statement_timeout', current_setting('statement_timeout
 	releaseSQL  = `RELEASE SAVEPOINT pgonce_claim`
 )
 
+// A statement is one of those on the table. To add one: a name here, and its text in written.
+type statement int
+
+const (
+	stmtInsert statement = iota
+	stmtInsertMarked
+	stmtInsertTimed
+	stmtInsertTimedMarked
+	stmtRead
+	stmtForget
+	stmtStore
+	stmtReserve
+	stmtReserveTimed
+	stmtTakeOver
+	stmtConfirm
+	stmtConfirmMarked
+	stmtFail
+	stmtExtend
+	stmtEnd
+	stmtRelease
+	stmtVoid
+	stmtOpen
+	statements // how many there are
+)
+
+// written holds the statements before a table's name is put in.
+var written = texts{
+	stmtInsert: insertSQL, stmtInsertMarked: marked(insertSQL, 5),
+	stmtInsertTimed: insertTimedSQL, stmtInsertTimedMarked: marked(insertTimedSQL, 8),
+	stmtRead: readSQL, stmtForget: forgetSQL, stmtStore: storeSQL,
+	stmtReserve: reserveSQL, stmtReserveTimed: reserveTimedSQL, stmtTakeOver: takeOverSQL,
+	stmtConfirm: confirmSQL, stmtConfirmMarked: marked(confirmSQL, 7),
+	stmtFail: failSQL, stmtExtend: extendSQL, stmtEnd: endSQL, stmtRelease: giveUpSQL, stmtVoid: voidSQL, stmtOpen: openSQL,
+}
+
+type texts [statements]string
+
+// each returns what f makes of each statement.
+func (t texts) each(f func(string) string) texts {
+	for i := range t {
+		t[i] = f(t[i])
+	}
+	return t
+}
+
 // SQL holds the statements on one table.
 type SQL struct {
 	weekly bool // layout Weekly: the last parameter is the key's time
 	name   pg.Name
 	table  string // for messages
-
-	insert, insertMarked, insertTimed, insertTimedMarked, read, forget string
-
-	reserve, reserveTimed, takeOver, confirm, confirmMarked, fail, extend, end, release, void, open, store string
+	text   texts
 }
 
-// The statements before a table's name is put in: of every layout but Weekly, and of that one.
+// The statements of every layout but Weekly, and of that one.
 var (
-	writtenSQL = SQL{
-		insert: insertSQL, insertMarked: marked(insertSQL, 5),
-		insertTimed: insertTimedSQL, insertTimedMarked: marked(insertTimedSQL, 8),
-		read: readSQL, forget: forgetSQL, reserve: reserveSQL, reserveTimed: reserveTimedSQL, takeOver: takeOverSQL,
-		confirm: confirmSQL, confirmMarked: marked(confirmSQL, 7),
-		fail: failSQL, extend: extendSQL, end: endSQL, release: giveUpSQL, void: voidSQL, open: openSQL, store: storeSQL,
-	}
-	plainSQL  = writtenSQL.each(pg.Pin)
-	weeklySQL = writtenSQL.byWeek().each(pg.Pin)
+	plainSQL  = SQL{text: written.each(pg.Pin)}
+	weeklySQL = SQL{text: byWeek(written).each(pg.Pin), weekly: true}
 
-	defaultSQL    = plainSQL.on(pg.Name{Table: DefaultTable})
-	defaultWeekly = weeklySQL.on(pg.Name{Table: DefaultTable})
+	defaultSQL    = plainSQL.on(pg.Name{Table: pg.DefaultTable})
+	defaultWeekly = weeklySQL.on(pg.Name{Table: pg.DefaultTable})
 
 	pinnedWindow, pinnedLimit, pinnedUnlimit = pg.Pin(windowSQL), pg.Pin(limitSQL), pg.Pin(unlimitSQL)
 )
 
-// For returns the statements on the table of this name ("" is [DefaultTable]), or an error that says what is wrong with
+// For returns the statements on the table of this name ("" is [pg.DefaultTable]), or an error that says what is wrong with
 // the name. weekly: the table has layout Weekly.
 func For(table string, weekly bool) (SQL, error) {
 	all, same := plainSQL, defaultSQL
 	if weekly {
 		all, same = weeklySQL, defaultWeekly
 	}
-	if table == "" || table == DefaultTable {
-		return same, nil
-	}
-	name, err := pg.ParseName(table)
-	if err != nil {
+	name, err := pg.TableName(table)
+	switch {
+	case err != nil:
 		return SQL{}, err
+	case name == same.name:
+		return same, nil
 	}
 	return all.on(name), nil
 }
 
 // on puts a table's name into the statements.
 func (s SQL) on(name pg.Name) SQL {
-	s.name, s.table = name, name.String()
-	quoted := name.Quoted()
-	return s.each(func(sql string) string { return strings.Replace(sql, marker, quoted, 1) })
-}
-
-// each returns s with what f makes of each statement.
-func (s SQL) each(f func(string) string) SQL {
-	for _, sql := range []*string{
-		&s.insert, &s.insertMarked, &s.insertTimed, &s.insertTimedMarked, &s.read, &s.forget, &s.reserve, &s.reserveTimed,
-		&s.takeOver, &s.confirm, &s.confirmMarked, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.open, &s.store,
-	} {
-		*sql = f(*sql)
-	}
+	s.name, s.table, s.text = name, name.String(), s.text.each(name.Into)
 	return s
 }
 
 // Texts returns every statement, each once, for tests that prepare them on a server.
 func (s SQL) Texts() []string {
-	return []string{
-		s.insert, s.insertMarked, s.insertTimed, s.insertTimedMarked, s.read, pinnedWindow, s.forget, pinnedLimit, pinnedUnlimit,
-		s.reserve, s.reserveTimed, s.takeOver, s.confirm, s.confirmMarked, s.fail, s.extend, s.end, s.release, s.void, s.open, s.store,
-	}
+	return append(s.text[:], pinnedWindow, pinnedLimit, pinnedUnlimit)
 }
 
 // Table returns the table's name for people.

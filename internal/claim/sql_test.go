@@ -22,7 +22,7 @@ func connect(t *testing.T) *pgx.Conn {
 	conn, err := pgx.Connect(t.Context(), pgtest.DSN(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })
-	_, err = conn.Exec(t.Context(), schema.DDL(schema.Table{Name: pg.Name{Table: DefaultTable}}))
+	_, err = conn.Exec(t.Context(), schema.DDL(schema.Table{Name: pg.Name{Table: pg.DefaultTable}}))
 	require.NoError(t, err)
 	return conn
 }
@@ -72,7 +72,7 @@ func TestWeeklyPrunes(t *testing.T) {
 	for locked, at := range map[string]time.Time{"w2": at, "w1": at.Add(-time.Microsecond)} {
 		nested, err := tx.Begin(t.Context())
 		require.NoError(t, err)
-		_, err = nested.Exec(t.Context(), sql.read, "s", "o", "k", at.UnixMicro())
+		_, err = nested.Exec(t.Context(), sql.text[stmtRead], "s", "o", "k", at.UnixMicro())
 		require.NoError(t, err)
 		var names string
 		require.NoError(t, nested.QueryRow(t.Context(), `
@@ -89,10 +89,10 @@ func TestTextsAreComplete(t *testing.T) {
 	require.NoError(t, err)
 	for _, sql := range odd.Texts() {
 		require.NotEmpty(t, sql)
-		require.NotContains(t, sql, marker)
+		require.NotContains(t, sql, pg.Marker)
 		require.NotContains(t, sql, "processed_events", "a table of this name is not meant")
 	}
-	require.Contains(t, odd.insert, `INTO "odd.schema"."ta""ble" (source`)
+	require.Contains(t, odd.text[stmtInsert], `INTO "odd.schema"."ta""ble" (source`)
 }
 
 // plan is what EXPLAIN says of a node and those below it.
@@ -129,12 +129,12 @@ func TestPlans(t *testing.T) {
 	const index = "processed_events_pkey"
 	key := []any{"stripe", "activate", "evt_77"}
 
-	claim := explain(t, conn, "COSTS off", defaultSQL.insert, append(key, nil, int64(1))...)
+	claim := explain(t, conn, "COSTS off", defaultSQL.text[stmtInsert], append(key, nil, int64(1))...)
 	require.Equal(t, []string{index}, claim.Arbiters)
-	claim = explain(t, conn, "COSTS off", defaultSQL.insertTimed, append(key, nil, int64(0), int64(0), int64(0), int64(1))...)
+	claim = explain(t, conn, "COSTS off", defaultSQL.text[stmtInsertTimed], append(key, nil, int64(0), int64(0), int64(0), int64(1))...)
 	require.Equal(t, []string{index}, claim.Arbiters)
 
-	for name, sql := range map[string]string{"read": defaultSQL.read, "store": defaultSQL.store, "forget": defaultSQL.forget} {
+	for name, sql := range map[string]string{"read": defaultSQL.text[stmtRead], "store": defaultSQL.text[stmtStore], "forget": defaultSQL.text[stmtForget]} {
 		args := key
 		if name == "store" {
 			args = append(args, nil, int64(1))
@@ -161,9 +161,9 @@ func TestWAL(t *testing.T) {
 		INSERT INTO processed_events (source, operation, key)
 		SELECT 'stripe', 'activate', 'evt_' || n FROM generate_series(1, 10) AS n`)
 	require.NoError(t, err)
-	first := explain(t, conn, "ANALYZE, WAL", defaultSQL.insert, "stripe", "activate", "new", nil, int64(1))
+	first := explain(t, conn, "ANALYZE, WAL", defaultSQL.text[stmtInsert], "stripe", "activate", "new", nil, int64(1))
 	require.Equal(t, 3, first.WALs)
-	again := explain(t, conn, "ANALYZE, WAL", defaultSQL.insert, "stripe", "activate", "new", nil, int64(1))
+	again := explain(t, conn, "ANALYZE, WAL", defaultSQL.text[stmtInsert], "stripe", "activate", "new", nil, int64(1))
 	require.Zero(t, again.WALs)
 	require.Equal(t, 1, again.Conflicts)
 }

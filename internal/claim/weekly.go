@@ -41,20 +41,17 @@ const (
 )
 
 // byWeek returns the statements for layout Weekly. Each but the claims takes the key's time as one more parameter, the last.
-func (s SQL) byWeek() SQL {
-	s.weekly = true
-	s.insertTimed, s.insertTimedMarked, s.reserveTimed = insertWeeklySQL, marked(insertWeeklySQL, 8), reserveWeeklySQL
-	for _, sql := range []*string{
-		&s.read, &s.forget, &s.takeOver, &s.confirm, &s.confirmMarked, &s.fail, &s.extend, &s.end, &s.release, &s.void, &s.store,
-	} {
+func byWeek(t texts) texts {
+	t[stmtInsertTimed], t[stmtInsertTimedMarked] = insertWeeklySQL, marked(insertWeeklySQL, 8)
+	t[stmtReserveTimed] = reserveWeeklySQL
+	t[stmtOpen] = strings.Replace(t[stmtOpen], "\n  FROM", ", (extract(epoch FROM event_time) * 1000000)::int8\n  FROM", 1)
+	return t.each(func(sql string) string {
 		n := 0
-		for strings.Contains(*sql, fmt.Sprintf("$%d::", n+1)) {
+		for strings.Contains(sql, fmt.Sprintf("$%d::", n+1)) {
 			n++
 		}
-		*sql = strings.Replace(*sql, keySQL, keySQL+fmt.Sprintf(bucketSQL, n+1), 1)
-	}
-	s.open = strings.Replace(s.open, "\n  FROM", ", (extract(epoch FROM event_time) * 1000000)::int8\n  FROM", 1)
-	return s
+		return strings.Replace(sql, keySQL, keySQL+fmt.Sprintf(bucketSQL, n+1), 1) // a claim has none
+	})
 }
 
 // args are the parameters of a statement that names a row: the key, then its own, then what finds the partition.

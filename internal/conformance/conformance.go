@@ -21,6 +21,15 @@ type Door struct {
 	// Layout is that of the tables.
 	Layout dedup.Layout
 
+	// Core leaves out the groups that are slow, and differ least from mode to mode: the typical modes of each door run them.
+	// For what is no full run, see pgtest.Full.
+	Core bool
+	// Spread is SQL that spreads the tables over the nodes of a cluster, after they have been made.
+	Spread string
+
+	// OneTable: the door sees no table but those of Spread, so that what a test makes by itself is not there.
+	OneTable bool
+
 	shelf *shelf
 }
 
@@ -125,6 +134,11 @@ type DB interface {
 	Reserve(ctx context.Context, s Settings, key idem.Key, lease time.Duration) (Reservation, idem.Outcome, error)
 	Open(ctx context.Context, s Settings, scope idem.Scope, limit int) ([]idem.OpenKey, error)
 	Call(ctx context.Context, c Call, key idem.Key) (Receipt, idem.Outcome, error)
+	Migrate(ctx context.Context, all ...dedup.Table) error
+	Maintain(ctx context.Context, c dedup.Cleaner) (dedup.Stats, error)
+
+	// Renew closes the sessions that are idle, so that the next ones are new.
+	Renew()
 
 	// Idle waits until no connection is taken and no transaction is open in the database, and reports whether that came.
 	Idle(ctx context.Context) bool
@@ -150,30 +164,35 @@ type Tx interface {
 
 // Run runs the suite.
 func Run(t *testing.T, door Door) {
-	door.shelf = &shelf{t: t, ddl: door.ddl(""), open: func(t *testing.T) DB { return laidOut{door.Open(t), door} }}
+	door.shelf = &shelf{t: t, ddl: door.ddl(""), spread: door.Spread, open: func(t *testing.T) DB { return laidOut{door.Open(t), door} }}
 	for _, group := range []struct {
 		name string
 		run  func(*testing.T, Door)
+		core bool
 	}{
-		{"Outcomes", outcomes},
-		{"Failing", failing},
-		{"Misbehaving", misbehaving},
-		{"Witness", witness},
-		{"Nesting", nesting},
-		{"Ended", ended},
-		{"Concurrent", concurrent},
-		{"Waiting", waiting},
-		{"Keys", keys},
-		{"Setup", setup},
-		{"Running", running},
-		{"Losing", losing},
-		{"Ending", ending},
-		{"Unsent", unsent},
-		{"Observing", observing},
-		{"Returning", returning},
-		{"Reserving", reserving},
-		{"Calling", calling},
+		{"Outcomes", outcomes, true},
+		{"Failing", failing, true},
+		{"Misbehaving", misbehaving, true},
+		{"Witness", witness, false},
+		{"Nesting", nesting, false},
+		{"Ended", ended, true},
+		{"Concurrent", concurrent, false},
+		{"Waiting", waiting, false},
+		{"Keys", keys, true},
+		{"Setup", setup, true},
+		{"Running", running, false},
+		{"Losing", losing, true},
+		{"Ending", ending, true},
+		{"Unsent", unsent, false},
+		{"Observing", observing, true},
+		{"Returning", returning, true},
+		{"Reserving", reserving, true},
+		{"Calling", calling, true},
+		{"Tables", tables, false},
 	} {
+		if door.Core && !group.core {
+			continue
+		}
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()
 			group.run(t, door)

@@ -135,7 +135,7 @@ func (k kit) confirm(r Reservation, what string) error {
 // expire ends every lease, as time would.
 func (k kit) expire() {
 	k.Helper()
-	k.exec(k.db, `UPDATE processed_events SET lease_until = clock_timestamp() WHERE lease_until > clock_timestamp()`)
+	k.exec(k.db, `UPDATE processed_events SET lease_until = statement_timestamp() WHERE lease_until > statement_timestamp()`)
 }
 
 func (k kit) wantState(id string, want idem.State) {

@@ -46,6 +46,9 @@ func keys(t *testing.T, door Door) {
 
 	// Two consumer groups, a table each: both process the message.
 	t.Run("TwoTables", func(t *testing.T) {
+		if door.OneTable {
+			return
+		}
 		k := open(t, door)
 		for _, sql := range strings.SplitAfter(door.ddl("group_b"), ";\n") {
 			k.exec(k.db, sql)
@@ -156,14 +159,17 @@ func setup(t *testing.T, door Door) {
 	})
 
 	t.Run("ConstraintMissing", func(t *testing.T) {
-		for name, ddl := range map[string]string{
-			"dropped":    `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey`,
-			"deferrable": `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey, ADD PRIMARY KEY (` + door.primary() + `) DEFERRABLE`,
-			"more":       `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey, ADD PRIMARY KEY (` + door.primary() + `, processed_at)`,
+		for name, add := range map[string]string{
+			"dropped":    ``,
+			"deferrable": `ALTER TABLE processed_events ADD CONSTRAINT processed_events_pkey PRIMARY KEY (` + door.primary() + `) DEFERRABLE`,
+			"more":       `ALTER TABLE processed_events ADD CONSTRAINT processed_events_pkey PRIMARY KEY (` + door.primary() + `, processed_at)`,
 		} {
 			t.Run(name, func(t *testing.T) {
 				k := open(t, door)
-				k.exec(k.db, ddl)
+				k.exec(k.db, `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey`)
+				if add != "" {
+					k.exec(k.db, add)
+				}
 				tx := k.begin("")
 				_, err := tx.Do(k.ctx, Settings{}, scope.Key("evt_1"), k.never())
 				require.ErrorContains(t, err, "dedup.Verify")
@@ -177,6 +183,9 @@ func setup(t *testing.T, door Door) {
 
 	// A row that can be neither inserted nor read: bounded tries, then an error; never a guess.
 	t.Run("HiddenByTrigger", func(t *testing.T) {
+		if door.Spread != "" {
+			return // a cluster has no triggers
+		}
 		k := open(t, door)
 		k.exec(k.db, `CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
 		k.exec(k.db, `CREATE TRIGGER t BEFORE INSERT ON processed_events FOR EACH ROW EXECUTE FUNCTION drop_row()`)
@@ -211,6 +220,10 @@ func setup(t *testing.T, door Door) {
 			var own *idem.Error
 			require.ErrorAs(t, err, &own)
 			require.ErrorContains(t, err, "processed_events")
+			if door.Spread != "" {
+				require.True(t, pgerr.Is(err, "23514"), "%v", err) // a cluster names a shard, which may be anybody's
+				return
+			}
 			require.ErrorContains(t, err, "Maintain")
 			require.NotContains(t, err.Error(), "evt_1")
 			require.Empty(t, pgerr.Code(err))

@@ -15,6 +15,8 @@ type kit struct {
 	*testing.T
 	ctx context.Context
 	db  DB
+
+	door Door
 }
 
 // patience bounds everything that a test waits for.
@@ -28,7 +30,7 @@ func opened(t *testing.T, door Door, keep bool) kit {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	db := door.shelf.take(ctx, t)
-	k := kit{t, ctx, db}
+	k := kit{t, ctx, db, door}
 	t.Cleanup(func() {
 		// Whatever a test did, nothing of it may still be open.
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -136,12 +138,21 @@ func (k kit) until(what string, cond func() bool) {
 func (k kit) untilBlocked(n int64) {
 	k.Helper()
 	k.until("a session waits for a lock", func() bool {
-		got, err := k.db.Int(k.ctx, `
+		got, err := k.db.Int(k.ctx, k.onNodes(`
 			SELECT count(*) FROM pg_stat_activity
-			 WHERE datname = current_database() AND wait_event_type = 'Lock' AND state = 'active'`)
+			 WHERE datname = current_database() AND wait_event_type = 'Lock' AND state = 'active'`))
 		require.NoError(k, err)
 		return got >= n
 	})
+}
+
+// onNodes is a query for a number which, on a cluster, is asked of every node, for their sum: the lock that a statement waits
+// for is where its row is.
+func (k kit) onNodes(sql string) string {
+	if k.door.Spread == "" {
+		return sql
+	}
+	return "SELECT sum(result::int8)::int8 FROM run_command_on_all_nodes($$" + sql + "$$)"
 }
 
 // answer is what a call in another goroutine returned.

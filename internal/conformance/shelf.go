@@ -14,9 +14,10 @@ import (
 // each of a dozen modes is what the suite would otherwise spend its time on. After a test that changed the schema the tables
 // are made anew, which is also what a long-lived pool meets: a statement that was cached on tables that are gone.
 type shelf struct {
-	t    *testing.T // lasts as long as all of the suite
-	open func(*testing.T) DB
-	ddl  string // of the dedup table
+	t      *testing.T // lasts as long as all of the suite
+	open   func(*testing.T) DB
+	ddl    string // of the dedup table
+	spread string // of the tables, over a cluster
 
 	mu   sync.Mutex
 	free []shelved
@@ -50,6 +51,37 @@ DO $$ BEGIN
   DELETE FROM parent;
 END $$`
 
+// Spread of a [Door]: how the tables of the suite lie on a cluster.
+const (
+	// ByKey: keys by themselves, and effects by theirs. A key and its effect commit on two nodes.
+	ByKey = `
+SELECT create_distributed_table('processed_events', 'key', colocate_with => 'none', shard_count => 4);
+SELECT create_distributed_table('effects', 'what', colocate_with => 'none', shard_count => 4);
+` + business
+
+	// Colocated: effects lie where their keys do, as far as the two are equal.
+	Colocated = `
+SELECT create_distributed_table('processed_events', 'key', colocate_with => 'none', shard_count => 4);
+ALTER TABLE effects ALTER COLUMN what TYPE text COLLATE "C";
+SELECT create_distributed_table('effects', 'what', colocate_with => 'processed_events');
+` + business
+
+	business = `
+SELECT create_distributed_table('business', 'id', colocate_with => 'none', shard_count => 4);
+SELECT create_distributed_table('parent', 'id', shard_count => 4);
+SELECT create_distributed_table('child', 'parent', shard_count => 4);
+`
+)
+
+const dropTables = `
+DO $$
+DECLARE name text;
+BEGIN
+  FOR name IN SELECT quote_ident(relname) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition LOOP
+    EXECUTE 'DROP TABLE ' || name || ' CASCADE';
+  END LOOP;
+END $$`
+
 // take returns a database with empty tables.
 func (s *shelf) take(ctx context.Context, t *testing.T) shelved {
 	t.Helper()
@@ -65,15 +97,29 @@ func (s *shelf) take(ctx context.Context, t *testing.T) shelved {
 			return db
 		}
 	}
-	for _, sql := range []string{"DROP SCHEMA public CASCADE", "CREATE SCHEMA public", s.ddl, Schema} {
-		for _, stmt := range strings.SplitAfter(sql, ";\n") {
-			require.NoError(t, db.Exec(ctx, stmt))
+	clear := "DROP SCHEMA public CASCADE;\nCREATE SCHEMA public"
+	if s.spread != "" {
+		clear = dropTables // an extension may depend on the schema
+	}
+	for _, sql := range []string{clear, s.ddl, Schema, s.spread} {
+		for _, stmt := range statements(sql) {
+			if strings.TrimSpace(stmt) != "" {
+				require.NoError(t, db.Exec(ctx, stmt), stmt)
+			}
 		}
 	}
 	made, err := db.Int(ctx, schemaPrint)
 	require.NoError(t, err)
 	db.made = made
 	return db
+}
+
+// statements takes a text apart. One that holds a body is one statement.
+func statements(sql string) []string {
+	if strings.Contains(sql, "$$") {
+		return []string{sql}
+	}
+	return strings.SplitAfter(sql, ";\n")
 }
 
 func (s *shelf) pick() (db shelved, found bool) {

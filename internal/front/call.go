@@ -146,19 +146,16 @@ func settle(ctx context.Context, cause, end error, move func(context.Context) er
 	return false, err
 }
 
-// cleanUpTime is what an attempt has to leave things in order once its context is done.
-const cleanUpTime = 5 * time.Second
-
 // detached calls f with a context that does not end with ctx: what an attempt leaves behind is cleaned up all the same.
 func detached(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
+	ctx, cancel := pg.Detached(ctx)
 	defer cancel()
 	return f(ctx)
 }
 
-// outliving returns a context that ends when ctx has been done for cleanUpTime.
+// outliving returns a context that ends when ctx has been done for pg.CleanUpTime.
 func outliving(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(cleanUpTime, cancel) })
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(pg.CleanUpTime, cancel) })
 	return longer, func() { stop(); cancel() }
 }

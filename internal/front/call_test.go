@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgonce/pgonce/internal/pg"
 )
 
 // What follows an answer has a while more than the caller's context, and no longer.
@@ -20,13 +22,13 @@ func TestOutliving(t *testing.T) {
 		require.Equal(t, "v", ctx.Value(key{}))
 		begun := time.Now()
 		<-ctx.Done()
-		require.Equal(t, time.Minute+cleanUpTime, time.Since(begun))
+		require.Equal(t, time.Minute+pg.CleanUpTime, time.Since(begun))
 
 		// One that is done already, and one that is not needed any more.
 		ctx, cancel = outliving(parent)
 		begun = time.Now()
 		<-ctx.Done()
-		require.Equal(t, cleanUpTime, time.Since(begun))
+		require.Equal(t, pg.CleanUpTime, time.Since(begun))
 		cancel()
 		ctx, cancel = outliving(t.Context())
 		cancel()

@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"errors"
 	"reflect"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -15,11 +16,18 @@ var secretFields = []string{"Detail", "Where", "InternalQuery"}
 // it. It is kept out of reach, not only out of the message: callers log the struct, too. An error that has nothing of
 // it is returned as it is; one that wraps such an error keeps its text and what errors.Is finds, and loses its type.
 func WithoutDetail(err error) error {
-	clean, _ := scrub(err)
+	clean, _ := scrub(err, func(string) string { return "" })
 	return clean
 }
 
-func scrub(err error) (clean error, changed bool) {
+// WithoutContent is WithoutDetail, and gives an error whose own words may quote a value the text that other returns for its
+// SQLSTATE, where that is not empty.
+func WithoutContent(err error, other func(sqlState string) string) error {
+	clean, _ := scrub(err, other)
+	return clean
+}
+
+func scrub(err error, other func(sqlState string) string) (clean error, changed bool) {
 	v := reflect.ValueOf(err)
 	if !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return err, false
@@ -27,8 +35,8 @@ func scrub(err error) (clean error, changed bool) {
 	if _, ok := err.(*pgconn.ConnectError); ok {
 		return err, false // there are no rows yet, and its type says where it came from
 	}
-	if _, ok := err.(interface{ SQLState() string }); ok && v.Kind() == reflect.Pointer && v.Elem().Kind() == reflect.Struct {
-		if clean, ok := emptied(v); ok {
+	if s, ok := err.(interface{ SQLState() string }); ok && v.Kind() == reflect.Pointer && v.Elem().Kind() == reflect.Struct {
+		if clean, ok := emptied(v, other(s.SQLState())); ok {
 			return clean, true
 		}
 	}
@@ -40,7 +48,7 @@ func scrub(err error) (clean error, changed bool) {
 		causes = append(causes, e.Unwrap()...)
 	}
 	for i, cause := range causes {
-		c, dirty := scrub(cause)
+		c, dirty := scrub(cause, other)
 		causes[i], changed = c, changed || dirty
 	}
 	if !changed {
@@ -53,19 +61,28 @@ func scrub(err error) (clean error, changed bool) {
 		e, ok := err.(interface{ Is(error) bool })
 		return ok && e.Is(target)
 	}
+	if other(sqlState(err)) != "" { // what wraps the server's words repeats them
+		return &scrubbed{errors.Join(causes...).Error(), is, causes}, true
+	}
 	return &scrubbed{err.Error(), is, causes}, true
 }
 
 // emptied returns a copy of the struct that v points to, without the fields that may hold content; false where there
-// is none.
-func emptied(v reflect.Value) (clean error, changed bool) {
+// is none. message, where not empty, takes the place of the server's words.
+func emptied(v reflect.Value, message string) (clean error, changed bool) {
 	c := reflect.New(v.Elem().Type())
 	c.Elem().Set(v.Elem())
-	for _, name := range secretFields {
-		if f := c.Elem().FieldByName(name); f.IsValid() && f.CanSet() && f.Kind() == reflect.String && f.String() != "" {
-			f.SetString("")
+	set := func(name, text string) {
+		if f := c.Elem().FieldByName(name); f.IsValid() && f.CanSet() && f.Kind() == reflect.String && f.String() != text {
+			f.SetString(text)
 			changed = true
 		}
+	}
+	for _, name := range secretFields {
+		set(name, "")
+	}
+	if message != "" {
+		set("Message", message)
 	}
 	return c.Interface().(error), changed
 }

@@ -47,3 +47,31 @@ func TestWithoutDetail(t *testing.T) {
 		require.True(t, pg.WithoutDetail(err) == err, "%v", err != nil)
 	}
 }
+
+// An error whose own words may quote a value gets other words, and so does what is wrapped around it.
+func TestWithoutContent(t *testing.T) {
+	const secret = "secret"
+	other := func(state string) string {
+		if state == "22003" {
+			return "other words"
+		}
+		return ""
+	}
+	for driver, dirty := range map[string]error{
+		"pgx":    &pgconn.PgError{Code: "22003", Message: secret, Detail: secret},
+		"lib/pq": &pq.Error{Code: "22003", Message: secret, Detail: secret},
+	} {
+		for wrapping, err := range map[string]error{
+			"bare":    dirty,
+			"wrapped": fmt.Errorf("stage: %w", dirty),
+			"joined":  errors.Join(dirty, context.Canceled),
+		} {
+			clean := pg.WithoutContent(err, other)
+			require.NotContains(t, fmt.Sprintf("%v %+v %#v", clean, clean, errors.Unwrap(clean)), secret, "%s, %s", driver, wrapping)
+			require.ErrorContains(t, clean, "other words")
+			require.Equal(t, errors.Is(err, context.Canceled), errors.Is(clean, context.Canceled))
+		}
+	}
+	kept := &pgconn.PgError{Code: "22001", Message: "too long"}
+	require.True(t, pg.WithoutContent(kept, other) == error(kept))
+}

@@ -16,6 +16,12 @@ func Quote(name string) string {
 	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
 }
 
+// DefaultTable is the dedup table of a user who names none.
+const DefaultTable = "processed_events"
+
+// Marker stands for the table in the SQL of this module, which is valid as it stands. See [Name.Into].
+const Marker = "/*table*/" + DefaultTable
+
 // Name is the name of a table, with its schema where one was given.
 type Name struct {
 	Schema string // "" where the search path decides
@@ -55,6 +61,14 @@ func ParseName(s string) (Name, error) {
 	return Name{}, errors.New("a table's name has more than two parts; quote a part that holds a dot")
 }
 
+// TableName is [ParseName] for a dedup table: "" is [DefaultTable].
+func TableName(s string) (Name, error) {
+	if s == "" {
+		s = DefaultTable
+	}
+	return ParseName(s)
+}
+
 // nextPart cuts the first part of a dotted name; after is empty or begins with the dot.
 func nextPart(s string) (part, after string, err error) {
 	if !strings.HasPrefix(s, `"`) {
@@ -87,6 +101,9 @@ func (n Name) Quoted() string {
 	}
 	return Quote(n.Schema) + "." + Quote(n.Table)
 }
+
+// Into returns sql on the table of this name: it stands in the place of each [Marker].
+func (n Name) Into(sql string) string { return strings.ReplaceAll(sql, Marker, n.Quoted()) }
 
 // String returns the name for people: as Quoted, without quotes where none are needed.
 func (n Name) String() string {

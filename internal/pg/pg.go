@@ -113,12 +113,12 @@ const (
 // one of a later claim, made by fn. An fn that rolls its own claim back, and then makes two of its own, is not found.
 func stands(mine, now int64) bool { return mine == now || now&MarkCount > mine&MarkCount }
 
-// cleanupTime bounds what is done on behalf of a context that is done already.
-const cleanupTime = 5 * time.Second
+// CleanUpTime bounds what is done on behalf of a context that is done already.
+const CleanUpTime = 5 * time.Second
 
-// detached returns a context for cleaning up: ctx's values, not its end.
-func detached(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+// Detached returns a context for cleaning up: ctx's values, not its end.
+func Detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), CleanUpTime)
 }
 
 // failSQL fails a transaction: there is no savepoint of this name, so the server answers 3B001, and its log says why.

@@ -85,7 +85,7 @@ func (t *pgxTx) Fail(ctx context.Context) error {
 	case ErrTxFailed:
 		return nil
 	}
-	ctx, cancel := detached(ctx)
+	ctx, cancel := Detached(ctx)
 	defer cancel()
 	conn := t.tx.Conn()
 	if !conn.PgConn().IsBusy() {
@@ -205,7 +205,7 @@ func (t *pgxOwnTx) Commit(ctx context.Context) error {
 
 func (t *pgxOwnTx) Rollback(ctx context.Context) error {
 	defer t.back()
-	ctx, cancel := detached(ctx)
+	ctx, cancel := Detached(ctx)
 	defer cancel()
 	// Open rows would make the ROLLBACK fail, and pgx then closes the connection: that is the roll back, too. pgx does
 	// the same for any other failure.

@@ -50,7 +50,7 @@ func SQLOf(tx Tx) SQL { return tx.(interface{ sql() SQL }).sql() }
 func (t sqlTx) sql() SQL { return t.q }
 
 func (t sqlTx) Check(caller context.Context, mark int64) error {
-	ctx, cancel := detached(caller)
+	ctx, cancel := Detached(caller)
 	defer cancel()
 	var current *string
 	err := t.Send(ctx, &Stmt{SQL: markSQL, Dest: []any{&current}})
@@ -79,7 +79,7 @@ func done(ctx context.Context) error {
 }
 
 func (t sqlTx) Fail(caller context.Context) error {
-	ctx, cancel := detached(caller)
+	ctx, cancel := Detached(caller)
 	defer cancel()
 	_, err := t.q.ExecContext(ctx, failSQL)
 	switch {
@@ -244,7 +244,7 @@ func (t *sqlOwnTx) Commit(ctx context.Context) error {
 }
 
 func (t *sqlOwnTx) Rollback(context.Context) error {
-	slow := time.AfterFunc(cleanupTime, t.end)
+	slow := time.AfterFunc(CleanUpTime, t.end)
 	defer t.end()
 	defer slow.Stop()
 	return rolledBack(t.tx.Rollback())

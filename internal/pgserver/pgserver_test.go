@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -196,6 +197,44 @@ func TestStartCancelled(t *testing.T) {
 		}
 	}
 	requireEmpty(t, dir)
+}
+
+// What is killed leaves nothing that runs on and writes: nothing below a child, and nothing that was started while the signal
+// was on its way.
+func TestKillTree(t *testing.T) {
+	t.Parallel()
+	const leaf = `sh -c 'echo $$ >>pids; exec sleep 300'`
+	for name, text := range map[string]string{
+		"child":      leaf + " & wait",
+		"grandchild": "(" + leaf + "; :) & wait",
+		"forking":    "while :; do " + leaf + " & done",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := testDir(t)
+			for range 5 {
+				as, err := account()
+				require.NoError(t, err)
+				f, err := newFolder(dir, as, false)
+				require.NoError(t, err)
+				p, err := f.spawn(nil, "/bin/sh", "-c", text)
+				require.NoError(t, err)
+				pids := func() []string {
+					b, _ := os.ReadFile(filepath.Join(f.path, "pids"))
+					return strings.Fields(string(b))
+				}
+				eventually(t, "a leaf runs", func() bool { return len(pids()) > 0 })
+				require.NoError(t, p.killTree())
+				p.release()
+				for _, text := range pids() {
+					pid, err := strconv.Atoi(text)
+					require.NoError(t, err)
+					require.False(t, alive(pid), "process %d still runs", pid)
+				}
+				require.NoError(t, f.remove())
+			}
+		})
+	}
 }
 
 // requireEmpty waits until nothing is left in a folder.

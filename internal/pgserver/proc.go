@@ -23,6 +23,26 @@ func alive(pid int) bool {
 	return !ok || state != "Z"
 }
 
+// hasStopped says whether a process is stopped, or has ended.
+func hasStopped(pid int) (bool, error) {
+	if !alive(pid) {
+		return true, nil
+	}
+	_, state, ok := stat(pid)
+	if !ok {
+		out, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
+		if err != nil {
+			if !alive(pid) {
+				return true, nil
+			}
+			return false, fmt.Errorf("pgserver: look at process %d: %w", pid, err)
+		}
+		state = strings.TrimSpace(string(out))
+	}
+	// "T" is stopped by a signal, "t" by a debugger; ps adds more letters.
+	return state == "" || strings.ContainsAny(state[:1], "TtZX"), nil
+}
+
 // children returns the process ids of a process's children.
 func children(pid int) ([]int, error) {
 	var kids []int

@@ -154,10 +154,7 @@ func (p *process) signal(sig syscall.Signal) error {
 		return nil
 	default:
 	}
-	if err := syscall.Kill(p.pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return err
-	}
-	return nil
+	return sendTo(p.pid, sig)
 }
 
 // kill ends the program alone.
@@ -169,29 +166,69 @@ func (p *process) kill() error {
 	return nil
 }
 
-// killTree ends the program and its children.
+// killTree ends the program and all that it has started.
 func (p *process) killTree() error {
-	// Stopped first, so that it starts no child that we do not see, nor any clean-up after the ones that we kill.
 	if err := p.signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	kids, err := children(p.pid)
+	// Stopped first, so that it starts no child that we do not see, nor any clean-up after the ones that we kill.
+	deadline := time.Now().Add(10 * time.Second)
+	tree, err := stopBelow(p.pid, deadline)
+	for _, pid := range tree {
+		err = errors.Join(err, sendTo(pid, syscall.SIGKILL))
+	}
 	if err := errors.Join(err, p.kill()); err != nil {
 		return err
 	}
-	for _, pid := range kids {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return err
-		}
-	}
-	deadline := time.Now().Add(10 * time.Second)
-	for _, pid := range kids {
+	for _, pid := range tree {
 		for alive(pid) {
 			if time.Now().After(deadline) {
 				return fmt.Errorf("pgserver: process %d survives SIGKILL", pid)
 			}
 			time.Sleep(time.Millisecond)
 		}
+	}
+	return nil
+}
+
+// stopBelow waits until a process that was sent SIGSTOP has stopped, then stops its children in the same way, and returns
+// the process ids of all below it. The signal alone is not enough: until it arrives the process may still fork.
+func stopBelow(pid int, deadline time.Time) ([]int, error) {
+	for {
+		stopped, err := hasStopped(pid)
+		if err != nil {
+			return nil, err
+		}
+		if stopped {
+			break
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("pgserver: process %d does not stop", pid)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	kids, err := children(pid)
+	if err != nil {
+		return nil, err
+	}
+	tree := kids
+	for _, kid := range kids {
+		if err := sendTo(kid, syscall.SIGSTOP); err != nil {
+			return tree, err
+		}
+		below, err := stopBelow(kid, deadline)
+		if err != nil {
+			return tree, err
+		}
+		tree = append(tree, below...)
+	}
+	return tree, nil
+}
+
+// sendTo sends a signal to a process; one that has ended is no error.
+func sendTo(pid int, sig syscall.Signal) error {
+	if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return err
 	}
 	return nil
 }

@@ -30,6 +30,7 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -65,7 +66,7 @@ func Main(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	if err := s.close(); err != nil {
+	if err := errors.Join(cluster.stop(), s.close()); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest: stop the server:", err)
 		code = max(code, 1)
 	}

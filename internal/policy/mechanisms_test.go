@@ -111,13 +111,13 @@ var mechanisms = []mechanism{
 	},
 	{
 		"A payment provider charges once", "the lease", []edit{
-			{reserveSQL, "   AND lease_until <= clock_timestamp()\n", ""},
+			{reserveSQL, "   AND lease_until <= statement_timestamp()\n", ""},
 			{"internal/claim/claim.go", "	case r.Leased:\n		return Result{}, ErrInProgress\n", ""},
 		}, "./idem", "^TestReservationModel$",
 	},
 	{
 		"A payment provider charges once", "the lease, in the statement that takes over", []edit{
-			{reserveSQL, "   AND lease_until <= clock_timestamp()\n", ""},
+			{reserveSQL, "   AND lease_until <= statement_timestamp()\n", ""},
 		}, "./idem", "^TestTakeOverRaces$",
 	},
 	{

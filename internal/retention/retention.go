@@ -100,9 +100,10 @@ type run struct {
 	Purge
 	db    pg.DB
 	sql   statements
-	oid   int64
 	stats Stats
-	took  time.Duration // the last batch
+
+	extent
+	took time.Duration // the last batch
 }
 
 // run goes from the first page to what was the last one when it began: what is added meanwhile is new.
@@ -111,14 +112,19 @@ type run struct {
 // index, or by a BRIN: under an old snapshot, or after a few cycles of purge and refill, each batch reads the table again.
 func (r *run) run(ctx context.Context) error {
 	r.sql = render(r.Name)
-	pages, parts, err := r.find(ctx)
+	tx, err := r.db.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("find the table: %w", err)
+	}
+	r.extent, err = r.measure(ctx, tx)
+	_ = tx.Rollback(ctx)
 	if err != nil {
 		return err
 	}
-	longest := max(maxSpan/parts, 1)
+	longest := max(maxSpan/r.parts, 1)
 	span := min(firstSpan, longest)
-	for from := int64(0); from < pages; {
-		to := min(from+span, pages)
+	for from := int64(0); from < r.pages; {
+		to := min(from+span, r.pages)
 		n, err := r.batch(ctx, from, to)
 		switch {
 		case errors.Is(err, errTooMany):
@@ -139,22 +145,34 @@ func (r *run) run(ctx context.Context) error {
 	return nil
 }
 
-// find returns how many pages the table has, or the largest of its partitions, and how many parts it has, with itself.
-func (r *run) find(ctx context.Context) (pages, parts int64, err error) {
-	var byRange bool
-	find := &pg.Stmt{SQL: findSQL, Args: []any{r.Name.Quoted()}, Dest: []any{&r.oid, &pages, &parts, &byRange}}
-	tx, err := r.db.Begin(ctx, find)
-	if err != nil {
-		return 0, 0, fmt.Errorf("find the table: %w", err)
-	}
-	_ = tx.Rollback(ctx)
-	switch {
+// extent is what measure finds.
+type extent struct {
+	oid, pages, parts int64 // pages of the largest part; parts: with the table itself
+	spread            bool  // over the nodes of Citus
+}
+
+// measure finds the table, and how large it is.
+func (p Purge) measure(ctx context.Context, conn pg.Conn) (e extent, err error) {
+	var byRange, citus bool
+	find := &pg.Stmt{SQL: findSQL, Args: []any{p.Name.Quoted()}, Dest: []any{&e.oid, &e.pages, &e.parts, &byRange, &citus}}
+	switch err := conn.Send(ctx, find); {
+	case err != nil:
+		return e, fmt.Errorf("find the table: %w", err)
 	case find.Rows == 0:
-		return 0, 0, errMissing
+		return e, errMissing
 	case byRange:
-		return 0, 0, errWeekly
+		return e, errWeekly
+	case !citus:
+		return e, nil
 	}
-	return pages, parts, nil
+	var shards, pages int64
+	if err := conn.Send(ctx, &pg.Stmt{SQL: shardsSQL, Args: []any{e.oid}, Dest: []any{&shards, &pages}}); err != nil {
+		return e, fmt.Errorf("find the table's shards: %w", err)
+	}
+	if shards > 0 {
+		e.spread, e.pages, e.parts = true, pages, shards
+	}
+	return e, nil
 }
 
 // errTooMany says that a range holds more than a batch may delete.
@@ -169,7 +187,11 @@ var errTooMany = errors.New("too many rows for one batch")
 func (r *run) batch(ctx context.Context, from, to int64) (n int64, err error) {
 	var free bool
 	lock := &pg.Stmt{SQL: lockSQL, Args: []any{lockClass, r.oid}, Dest: []any{&free}}
-	tx, err := r.db.Begin(ctx, lock, &pg.Stmt{SQL: giveWaySQL})
+	stmts := []*pg.Stmt{lock, {SQL: giveWaySQL}}
+	if r.spread {
+		stmts = []*pg.Stmt{lock, {SQL: everywhereSQL}, {SQL: giveWaySQL}}
+	}
+	tx, err := r.db.Begin(ctx, stmts...)
 	if err != nil {
 		return 0, err
 	}
@@ -230,21 +252,14 @@ func tid(page int64) string { return fmt.Sprintf("(%d,0)", page) }
 
 // Count counts what Run would delete. It reads the whole table, takes no lock and keeps nobody from anything.
 func (p Purge) Count(ctx context.Context, conn pg.Conn) (Stats, error) {
-	var oid, pages, parts int64
-	var byRange bool
-	find := &pg.Stmt{SQL: findSQL, Args: []any{p.Name.Quoted()}, Dest: []any{&oid, &pages, &parts, &byRange}}
-	switch err := conn.Send(ctx, find); {
-	case err != nil:
-		return Stats{}, fmt.Errorf("find the table: %w", err)
-	case find.Rows == 0:
-		return Stats{}, errMissing
-	case byRange:
-		return Stats{}, errWeekly
+	e, err := p.measure(ctx, conn)
+	if err != nil {
+		return Stats{}, err
 	}
 	// A range at a time, so that no snapshot is held for as long as it takes to read everything.
 	var s Stats
-	sql, span := render(p.Name), max(maxSpan/parts, 1)
-	for from := int64(0); from < pages; from += span {
+	sql, span := render(p.Name), max(maxSpan/e.parts, 1)
+	for from := int64(0); from < e.pages; from += span {
 		var n int64
 		count := &pg.Stmt{SQL: sql.count, Args: []any{tid(from), tid(from + span), p.Keep.Microseconds()}, Dest: []any{&n}}
 		if err := conn.Send(ctx, count); err != nil {

@@ -10,8 +10,7 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// The statements below are valid SQL as they stand. The text behind marker is replaced by the table's quoted name.
-const marker = "/*table*/processed_events"
+// The statements below are valid SQL as they stand; see [pg.Marker].
 
 // expiredSQL is the condition of every statement that deletes or counts, on the rows of some pages ($1 and $2). It is
 // stated once, in the statement that deletes: at READ COMMITTED a row that somebody changed meanwhile is looked at again by
@@ -39,11 +38,24 @@ SELECT count(*)::int8 FROM /*table*/processed_events` + expiredSQL)
 // the age of their rows says.
 var findSQL = pg.Pin(`
 SELECT c.oid::int8, max(pg_relation_size(part.oid) / current_setting('block_size')::int8)::int8, count(*)::int8,
-       EXISTS (SELECT FROM pg_catalog.pg_partitioned_table WHERE partrelid = c.oid AND partstrat = 'r')
+       EXISTS (SELECT FROM pg_catalog.pg_partitioned_table WHERE partrelid = c.oid AND partstrat = 'r'),
+       to_regclass('pg_catalog.citus_shards') IS NOT NULL
   FROM pg_catalog.pg_class AS c
  CROSS JOIN LATERAL (SELECT c.oid UNION SELECT relid::oid FROM pg_partition_tree(c.oid) WHERE isleaf) AS part (oid)
  WHERE c.oid = to_regclass($1::text) AND c.relkind IN ('r', 'p')
  GROUP BY c.oid`)
+
+// shardsSQL measures a table that Citus spreads over its nodes, or the largest of its leaves: pg_relation_size is 0 there. A
+// range of pages means the same range of each shard. There are no rows where the table is not spread.
+const shardsSQL = `
+SELECT pg_catalog.count(*)::pg_catalog.int8,
+       (coalesce(pg_catalog.max(s.shard_size), 0::pg_catalog.int8) OPERATOR(pg_catalog./)
+         pg_catalog.current_setting('block_size')::pg_catalog.int8) OPERATOR(pg_catalog.+) 1::pg_catalog.int8
+  FROM pg_catalog.citus_shards AS s
+  JOIN (SELECT $1::pg_catalog.int8::pg_catalog.oid
+        UNION
+        SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree($1::pg_catalog.int8::pg_catalog.oid::pg_catalog.regclass) AS t) AS part (oid)
+    ON s.table_name::pg_catalog.oid OPERATOR(pg_catalog.=) part.oid`
 
 // lockSQL keeps other purges of the table away for as long as the transaction lasts.
 var lockSQL = pg.Pin(`SELECT pg_try_advisory_xact_lock($1::int4, $2::int8::oid::int4)`)
@@ -55,14 +67,16 @@ var lockSQL = pg.Pin(`SELECT pg_try_advisory_xact_lock($1::int4, $2::int8::oid::
 // VACUUM from its work during the rest. A SET has none.
 const giveWaySQL = `SET LOCAL lock_timeout = '100ms'`
 
+// everywhereSQL has Citus tell its other nodes of giveWaySQL, which follows: the locks are there.
+const everywhereSQL = `SET LOCAL citus.propagate_set_commands = 'local'`
+
 // lockClass is the first four bytes of SHA-256("pgonce purge"), less the sign; the second number of the lock is the table's oid.
 const lockClass int64 = 0x01e693ac
 
 type statements struct{ delete, count string }
 
 func render(name pg.Name) statements {
-	on := func(sql string) string { return strings.ReplaceAll(sql, marker, name.Quoted()) }
-	return statements{delete: on(deleteSQL), count: on(countSQL)}
+	return statements{delete: name.Into(deleteSQL), count: name.Into(countSQL)}
 }
 
 // Texts returns every statement on the table of this name, for tests that prepare them on a server.
@@ -77,7 +91,7 @@ var blockSQL string
 // Block returns a purge as one statement, for a scheduler inside of the database.
 func Block(p Purge) string {
 	sql := strings.NewReplacer(
-		marker, p.Name.Quoted(),
+		pg.Marker, p.Name.Quoted(),
 		"/*name*/'processed_events'", literal(p.Name.Quoted()),
 		"/*keep*/3024000", seconds(p.Keep),
 		"/*rest*/4", strconv.Itoa(max(p.Rest, 0)),

@@ -81,7 +81,7 @@ func leaf(table pg.Name, suffix string) pg.Name {
 func hashLeaf(table pg.Name, modulus, remainder int64) string {
 	return strings.NewReplacer(
 		"/*leaf*/processed_events_h0", leaf(table, fmt.Sprintf("_h%d", remainder)).Quoted(),
-		marker, table.Quoted(),
+		pg.Marker, table.Quoted(),
 		"/*modulus*/8", fmt.Sprint(modulus),
 		"/*remainder*/0", fmt.Sprint(remainder),
 	).Replace(hashLeaf0001)

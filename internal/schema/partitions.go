@@ -82,9 +82,7 @@ func partitioningOf(ctx context.Context, conn pg.Conn, oid int64) (by partitioni
 func (v *verifier) partitions(ctx context.Context, conn pg.Conn, oid int64, parts []partition) error {
 	for _, p := range parts {
 		switch {
-		case p.pending:
-			v.report(pendingDetach, "the partition "+p.name.String()+" is half detached: a DETACH ... CONCURRENTLY was not finished, and its keys are not seen any more",
-				"ALTER TABLE %s DETACH PARTITION %s FINALIZE", v.table.Quoted(), p.name.Quoted())
+		case p.pending: // see pending
 		case p.kind != "r":
 			v.report(notATable, "the partition "+p.name.String()+" is a foreign or a partitioned table",
 				"-- move its keys to an ordinary table, and attach that in its place; detached, its keys run again: ALTER TABLE %s DETACH PARTITION %s", v.table.Quoted(), p.name.Quoted())

@@ -14,12 +14,7 @@ import (
 	"github.com/pgonce/pgonce/pgerr"
 )
 
-// DefaultTable is the table of a Table without a name.
-const DefaultTable = "processed_events"
-
-// The files are valid SQL as they stand. The text behind marker is replaced by the table's quoted name.
-const marker = "/*table*/processed_events"
-
+// The files are valid SQL as they stand; see [pg.Marker].
 var (
 	//go:embed sql/0001_plain.sql
 	plain0001 string
@@ -39,7 +34,7 @@ var (
 // for the layout.
 func (t Table) migrations() []string {
 	// Pinned, for a CHECK or a default keeps for ever what was found for its operators and functions at its creation.
-	on := func(sql string) string { return strings.ReplaceAll(pg.Pin(sql), marker, t.Name.Quoted()) }
+	on := func(sql string) string { return t.Name.Into(pg.Pin(sql)) }
 	n := t.Layout.Partitions()
 	switch {
 	case t.Layout == Weekly:

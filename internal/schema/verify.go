@@ -141,7 +141,8 @@ func Verify(ctx context.Context, conn pg.Conn, t Table) ([]Problem, error) {
 	if err := v.partitions(ctx, conn, f.here.oid, parts); err != nil {
 		return nil, err
 	}
-	return v.problems, nil
+	err = v.pending(ctx, conn, f.here.oid, t.Retention)
+	return v.problems, err
 }
 
 // place says what is wrong with where the table stands: nothing else can be said of a table that SQL would not take.

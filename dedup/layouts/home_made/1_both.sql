@@ -8,7 +8,8 @@
 -- in hex; where yours is not that of the bytes as they came, leave it out.
 --
 -- Locks: SHARE ROW EXCLUSIVE on processed_events, which nobody uses yet. On webhook_events none.
--- Verify reports the trigger as long as it is there. Reserve and Call are for the time after the last step.
+-- Verify reports the trigger as long as it is there. Reserve and Call are for the time after the last step: until then
+-- they fail with 0A000, and send nothing. The home-made table cannot say of a key that it is not done yet.
 BEGIN;
 CREATE FUNCTION processed_events_claim_both() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -16,6 +17,10 @@ DECLARE
 BEGIN
   IF pg_trigger_depth() > 1 OR current_setting('pgonce.copying', true) = 'on' THEN
     RETURN NEW; -- the copy below, or the next step's
+  END IF;
+  IF NEW.lease_until IS NOT NULL THEN
+    RAISE EXCEPTION 'webhook_events cannot hold a reservation: Reserve and Call are for the time after the last step'
+      USING ERRCODE = 'feature_not_supported';
   END IF;
   INSERT INTO webhook_events (idempotency_key, processed_at, payload_hash)
   VALUES (id, NEW.processed_at, encode(NEW.payload_hash, 'hex'))

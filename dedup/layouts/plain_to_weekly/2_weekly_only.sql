@@ -3,7 +3,7 @@
 --
 -- It fails where a key of the old table is reserved or unfinished: the table may be the only one that knows. idem.Once.Open
 -- on it lists them; settle them, and run it again. The look takes seconds for a million rows, and is done before the lock is
--- taken. (Keys that programs on the new table have reserved are open until the end of time, and are settled there.)
+-- taken. (Keys that programs on the new table have reserved have a lease without an end here, and are settled there.)
 --
 -- Locks: ACCESS EXCLUSIVE on processed_events_weekly, for milliseconds. It waits for every open transaction that has claimed,
 -- and claims wait behind it: at most for lock_timeout. 55P03: nothing was done, run it again; with handlers that hold
@@ -19,5 +19,7 @@ BEGIN
 END $$;
 DROP TRIGGER processed_events_claim_both ON processed_events_weekly;
 DROP FUNCTION processed_events_claim_both();
+DROP TRIGGER processed_events_settle_both ON processed_events_weekly;
+DROP FUNCTION processed_events_settle_both();
 DROP TABLE processed_events;
 COMMIT;
