@@ -4,27 +4,28 @@ VALUES ($1, $2, $3, $4)
 ON CONFLICT ("tenant", "id") DO UPDATE
    SET "status" = excluded."status",
        "updated_at" = excluded."updated_at"
- WHERE t."updated_at" < excluded."updated_at" OR t."updated_at" IS NULL;
+ WHERE t."updated_at" OPERATOR(pg_catalog.<) excluded."updated_at" OR t."updated_at" IS NULL;
 
 -- One row, PostgreSQL 14 to 17
 WITH event AS (
-  SELECT $1::text COLLATE pg_catalog."C" AS "tenant", $2::text COLLATE pg_catalog."C" AS "id",
-         $3::text AS "status", $4::timestamp with time zone AS "updated_at"
+  SELECT $1::pg_catalog.text COLLATE pg_catalog."C" AS "tenant",
+         $2::pg_catalog.text COLLATE pg_catalog."C" AS "id", $3::pg_catalog.text AS "status",
+         $4::timestamp with time zone AS "updated_at"
 ), stored AS MATERIALIZED (
   SELECT s."tenant", s."id", s."status", s."updated_at"
     FROM "billing"."Subscription" AS s
-   WHERE s."tenant" = $1::text AND s."id" = $2::text
+   WHERE s."tenant" OPERATOR(pg_catalog.=) $1::pg_catalog.text AND s."id" OPERATOR(pg_catalog.=) $2::pg_catalog.text
 ), applied AS (
   INSERT INTO "billing"."Subscription" AS t ("tenant", "id", "status", "updated_at")
   SELECT e."tenant", e."id", e."status", e."updated_at"
-    FROM event AS e, set_config('pgonce.hit', '', true)
-   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+    FROM event AS e, pg_catalog.set_config('pgonce.hit', '', true)
+   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at")
   ON CONFLICT ("tenant", "id") DO UPDATE
      SET "status" = excluded."status",
          "updated_at" = excluded."updated_at"
-   WHERE set_config('pgonce.hit', '1', true) IS NOT NULL
-     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING current_setting('pgonce.hit', true) = '' AS pgonce_new, t."tenant", t."id", t."status",
+   WHERE pg_catalog.set_config('pgonce.hit', '1', true) IS NOT NULL
+     AND (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
+  RETURNING pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.=) '' AS pgonce_new, t."tenant", t."id", t."status",
             t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
@@ -32,9 +33,9 @@ SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
        pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text)
   FROM applied AS a
 UNION ALL
-SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status" THEN 'unchanged'
+SELECT CASE WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN 'raced'
+            WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END,
        s."tenant", s."id", s."status",
        pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
@@ -43,21 +44,22 @@ SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
 
 -- One row, from PostgreSQL 18
 WITH event AS (
-  SELECT $1::text COLLATE pg_catalog."C" AS "tenant", $2::text COLLATE pg_catalog."C" AS "id",
-         $3::text AS "status", $4::timestamp with time zone AS "updated_at"
+  SELECT $1::pg_catalog.text COLLATE pg_catalog."C" AS "tenant",
+         $2::pg_catalog.text COLLATE pg_catalog."C" AS "id", $3::pg_catalog.text AS "status",
+         $4::timestamp with time zone AS "updated_at"
 ), stored AS MATERIALIZED (
   SELECT s."tenant", s."id", s."status", s."updated_at"
     FROM "billing"."Subscription" AS s
-   WHERE s."tenant" = $1::text AND s."id" = $2::text
+   WHERE s."tenant" OPERATOR(pg_catalog.=) $1::pg_catalog.text AND s."id" OPERATOR(pg_catalog.=) $2::pg_catalog.text
 ), applied AS (
   INSERT INTO "billing"."Subscription" AS t ("tenant", "id", "status", "updated_at")
   SELECT e."tenant", e."id", e."status", e."updated_at"
     FROM event AS e
-   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at")
   ON CONFLICT ("tenant", "id") DO UPDATE
      SET "status" = excluded."status",
          "updated_at" = excluded."updated_at"
-   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+   WHERE (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
   RETURNING old."tenant" IS NULL AS pgonce_new, t."tenant", t."id", t."status", t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
@@ -65,9 +67,9 @@ SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
        pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text)
   FROM applied AS a
 UNION ALL
-SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status" THEN 'unchanged'
+SELECT CASE WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN 'raced'
+            WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END,
        s."tenant", s."id", s."status",
        pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
@@ -77,120 +79,126 @@ SELECT CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
 -- Many rows, PostgreSQL 14 to 17
 WITH judged AS MATERIALIZED (
   SELECT e.*,
-       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status" THEN 'unchanged'
+       CASE WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
-    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q."tenant" COLLATE "C"
+    FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C", q."tenant" COLLATE pg_catalog."C"
                                          ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-                 rank() OVER (PARTITION BY q."id" COLLATE "C", q."tenant" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
+                 pg_catalog.rank() OVER (PARTITION BY q."id" COLLATE pg_catalog."C", q."tenant" COLLATE pg_catalog."C" ORDER BY q."updated_at" DESC) AS pgonce_rank
             FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant",
                           u.c2 COLLATE pg_catalog."C" AS "id", u.c3 AS "status", u.c4 AS "updated_at"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
-                                          set_config('pgonce.hit', '', true)
+                    FROM (SELECT pg_catalog.unnest(a.pos) AS pgonce_pos, pg_catalog.unnest(a.a1) AS c1, pg_catalog.unnest(a.a2) AS c2,
+                                  pg_catalog.unnest(a.a3) AS c3, pg_catalog.unnest(a.a4) AS c4
+                            FROM (SELECT $1::pg_catalog.int8[] AS pos, $2::pg_catalog.text[] AS a1,
+                                          $3::pg_catalog.text[] AS a2, $4::pg_catalog.text[] AS a3,
+                                          $5::timestamp with time zone[] AS a4,
+                                          pg_catalog.set_config('pgonce.hit', '', true)
                                    WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."tenant", s."id", s."status", s."updated_at"
                          FROM "billing"."Subscription" AS s
-                        WHERE s."tenant" = e."tenant" AND s."id" = e."id"
+                        WHERE s."tenant" OPERATOR(pg_catalog.=) e."tenant" AND s."id" OPERATOR(pg_catalog.=) e."id"
                         OFFSET 0) AS s ON true
 ), applied AS (
   INSERT INTO "billing"."Subscription" AS t ("tenant", "id", "status", "updated_at")
   SELECT e."tenant", e."id", e."status", e."updated_at"
     FROM judged AS e
-   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
-   ORDER BY e."id" COLLATE "C", e."tenant" COLLATE "C"
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1
+   ORDER BY e."id" COLLATE pg_catalog."C", e."tenant" COLLATE pg_catalog."C"
   ON CONFLICT ("tenant", "id") DO UPDATE
      SET "status" = excluded."status",
          "updated_at" = excluded."updated_at"
-   WHERE set_config('pgonce.hit', ROW(t."tenant", t."id")::text, true) IS NOT NULL
-     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM ROW(t."tenant", t."id")::text END AS pgonce_new,
+   WHERE pg_catalog.set_config('pgonce.hit', ROW(t."tenant", t."id")::pg_catalog.text, true) IS NOT NULL
+     AND (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
+  RETURNING (pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.=) ''
+             OR pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.<>) ROW(t."tenant", t."id")::pg_catalog.text) IS NOT FALSE AS pgonce_new,
             t."tenant", t."id"
 ), tally AS (
-  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
+  SELECT pg_catalog.count(*) AS written, pg_catalog.count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
+SELECT NULL::boolean, y.written, y.updated, 0::pg_catalog.int8, '' FROM tally AS y
  UNION ALL
 SELECT d.*
   FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
-                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
-                         OR (e."tenant", e."id") IN (SELECT a."tenant", a."id" FROM applied AS a)
+                    THEN (SELECT y.written FROM tally AS y)
+                         OPERATOR(pg_catalog.=) (SELECT pg_catalog.count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1)
+                         OR (e."tenant", e."id") OPERATOR(pg_catalog.=) ANY (SELECT a."tenant", a."id" FROM applied AS a)
                     ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
           FROM judged AS e
-         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
- WHERE NOT d.written OR d.nth > 1;
+         WHERE (SELECT y.written FROM tally AS y) OPERATOR(pg_catalog.<) pg_catalog.cardinality($1::pg_catalog.int8[])) AS d
+ WHERE NOT d.written OR d.nth OPERATOR(pg_catalog.>) 1;
 
 -- Many rows, from PostgreSQL 18
 WITH judged AS MATERIALIZED (
   SELECT e.*,
-       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status" THEN 'unchanged'
+       CASE WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
-    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q."tenant" COLLATE "C"
+    FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C", q."tenant" COLLATE pg_catalog."C"
                                          ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-                 rank() OVER (PARTITION BY q."id" COLLATE "C", q."tenant" COLLATE "C" ORDER BY q."updated_at" DESC) AS pgonce_rank
+                 pg_catalog.rank() OVER (PARTITION BY q."id" COLLATE pg_catalog."C", q."tenant" COLLATE pg_catalog."C" ORDER BY q."updated_at" DESC) AS pgonce_rank
             FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant",
                           u.c2 COLLATE pg_catalog."C" AS "id", u.c3 AS "status", u.c4 AS "updated_at"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4
+                    FROM (SELECT pg_catalog.unnest(a.pos) AS pgonce_pos, pg_catalog.unnest(a.a1) AS c1, pg_catalog.unnest(a.a2) AS c2,
+                                  pg_catalog.unnest(a.a3) AS c3, pg_catalog.unnest(a.a4) AS c4
+                            FROM (SELECT $1::pg_catalog.int8[] AS pos, $2::pg_catalog.text[] AS a1,
+                                          $3::pg_catalog.text[] AS a2, $4::pg_catalog.text[] AS a3,
+                                          $5::timestamp with time zone[] AS a4
                                    WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."tenant", s."id", s."status", s."updated_at"
                          FROM "billing"."Subscription" AS s
-                        WHERE s."tenant" = e."tenant" AND s."id" = e."id"
+                        WHERE s."tenant" OPERATOR(pg_catalog.=) e."tenant" AND s."id" OPERATOR(pg_catalog.=) e."id"
                         OFFSET 0) AS s ON true
 ), applied AS (
   INSERT INTO "billing"."Subscription" AS t ("tenant", "id", "status", "updated_at")
   SELECT e."tenant", e."id", e."status", e."updated_at"
     FROM judged AS e
-   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
-   ORDER BY e."id" COLLATE "C", e."tenant" COLLATE "C"
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1
+   ORDER BY e."id" COLLATE pg_catalog."C", e."tenant" COLLATE pg_catalog."C"
   ON CONFLICT ("tenant", "id") DO UPDATE
      SET "status" = excluded."status",
          "updated_at" = excluded."updated_at"
-   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+   WHERE (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
   RETURNING old."tenant" IS NULL AS pgonce_new, t."tenant", t."id"
 ), tally AS (
-  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
+  SELECT pg_catalog.count(*) AS written, pg_catalog.count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
+SELECT NULL::boolean, y.written, y.updated, 0::pg_catalog.int8, '' FROM tally AS y
  UNION ALL
 SELECT d.*
   FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
-                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
-                         OR (e."tenant", e."id") IN (SELECT a."tenant", a."id" FROM applied AS a)
+                    THEN (SELECT y.written FROM tally AS y)
+                         OPERATOR(pg_catalog.=) (SELECT pg_catalog.count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1)
+                         OR (e."tenant", e."id") OPERATOR(pg_catalog.=) ANY (SELECT a."tenant", a."id" FROM applied AS a)
                     ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
           FROM judged AS e
-         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
- WHERE NOT d.written OR d.nth > 1;
+         WHERE (SELECT y.written FROM tally AS y) OPERATOR(pg_catalog.<) pg_catalog.cardinality($1::pg_catalog.int8[])) AS d
+ WHERE NOT d.written OR d.nth OPERATOR(pg_catalog.>) 1;
 
 -- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
 WITH judged AS MATERIALIZED (
   SELECT e.*, s."tenant" AS pgonce_s1, s."id" AS pgonce_s2, s."status" AS pgonce_s3,
          s."updated_at" AS pgonce_s4,
-       CASE WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status" THEN 'unchanged'
+       CASE WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
     FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "tenant",
                           u.c2 COLLATE pg_catalog."C" AS "id", u.c3 AS "status", u.c4 AS "updated_at"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
-                                          set_config('pgonce.hit', '', true)
+                    FROM (SELECT pg_catalog.unnest(a.pos) AS pgonce_pos, pg_catalog.unnest(a.a1) AS c1, pg_catalog.unnest(a.a2) AS c2,
+                                  pg_catalog.unnest(a.a3) AS c3, pg_catalog.unnest(a.a4) AS c4
+                            FROM (SELECT $1::pg_catalog.int8[] AS pos, $2::pg_catalog.text[] AS a1,
+                                          $3::pg_catalog.text[] AS a2, $4::pg_catalog.text[] AS a3,
+                                          $5::timestamp with time zone[] AS a4,
+                                          pg_catalog.set_config('pgonce.hit', '', true)
                                    WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."tenant", s."id", s."status", s."updated_at"
                          FROM "billing"."Subscription" AS s
-                        WHERE s."tenant" = e."tenant" AND s."id" = e."id"
+                        WHERE s."tenant" OPERATOR(pg_catalog.=) e."tenant" AND s."id" OPERATOR(pg_catalog.=) e."id"
                         OFFSET 0) AS s ON true
 ), applied AS (
   INSERT INTO "billing"."Subscription" AS t ("tenant", "id", "status", "updated_at")
@@ -200,22 +208,23 @@ WITH judged AS MATERIALIZED (
   ON CONFLICT ("tenant", "id") DO UPDATE
      SET "status" = excluded."status",
          "updated_at" = excluded."updated_at"
-   WHERE set_config('pgonce.hit', ROW(t."tenant", t."id")::text, true) IS NOT NULL
-     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM ROW(t."tenant", t."id")::text END AS pgonce_new,
+   WHERE pg_catalog.set_config('pgonce.hit', ROW(t."tenant", t."id")::pg_catalog.text, true) IS NOT NULL
+     AND (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
+  RETURNING (pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.=) ''
+             OR pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.<>) ROW(t."tenant", t."id")::pg_catalog.text) IS NOT FALSE AS pgonce_new,
             t."tenant", t."id", t."status", t."updated_at"
 )
-SELECT row_number() OVER (PARTITION BY r.pgonce_g1, r.pgonce_g2 ORDER BY r.pgonce_pos) = 1,
+SELECT pg_catalog.row_number() OVER (PARTITION BY r.pgonce_g1, r.pgonce_g2 ORDER BY r.pgonce_pos) OPERATOR(pg_catalog.=) 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
        r."tenant", r."id", r."status",
        pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text)
   FROM (
-    SELECT a."id" COLLATE "C" AS pgonce_g1, a."tenant" COLLATE "C" AS pgonce_g2, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1, a."tenant" COLLATE pg_catalog."C" AS pgonce_g2, '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
            a."tenant", a."id", a."status", a."updated_at"
       FROM applied AS a
      UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e."tenant" COLLATE "C" AS pgonce_g2, e.pgonce_pos, 1::int8, 1::int8, coalesce(e.pgonce_verdict, ''),
+    SELECT e."id" COLLATE pg_catalog."C" AS pgonce_g1, e."tenant" COLLATE pg_catalog."C" AS pgonce_g2, e.pgonce_pos, 1::pg_catalog.int8, 1::pg_catalog.int8, coalesce(e.pgonce_verdict, ''),
            e.pgonce_s1 AS "tenant", e.pgonce_s2 AS "id", e.pgonce_s3 AS "status", e.pgonce_s4 AS "updated_at"
       FROM judged AS e
   ) AS r
