@@ -251,7 +251,7 @@ func (w writer) same(stored func(member) string, next func(member) string) strin
 	return joined(ms, "\n                 AND ", func(m member) string {
 		l, r := left(m), right(m)
 		sep := ", "
-		if len(l)+len(r) > 50 {
+		if len(l)+len(r) > 30 {
 			sep = ",\n                          "
 		}
 		return "coalesce(" + l + " = " + r + sep + l + " IS NULL AND " + r + " IS NULL)"

@@ -128,7 +128,7 @@ func (w writer) answer(applied, judged string, s shape) string {
 	by := strings.Join(groups, ", ")
 	var b strings.Builder
 	fmt.Fprintf(&b, "SELECT row_number() OVER (PARTITION BY %s ORDER BY r.pgonce_pos) = 1,\n       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,\n       %s\n  FROM (", by, fold(w.results("r"), 7))
-	fmt.Fprintf(&b, "\n    SELECT %s, '-1'::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,\n           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,\n           %s\n      FROM %s AS a",
+	fmt.Fprintf(&b, "\n    SELECT %s,\n           '-1'::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,\n           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,\n           %s\n      FROM %s AS a",
 		named(w.sortKeys("a"), "pgonce_g"), fold(w.list("a"), 11), applied)
 	fmt.Fprintf(&b, "\n     UNION ALL\n    SELECT %s, e.pgonce_pos, %s, %s, coalesce(e.pgonce_verdict, ''),\n           %s\n      FROM %s AS e\n  ) AS r\n ORDER BY %s, r.pgonce_pos",
 		named(w.sortKeys("e"), "pgonce_g"), s.nth(), s.rank(), fold(fromJudged, 11), judged, by)

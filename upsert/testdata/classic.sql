@@ -215,7 +215,8 @@ SELECT pg_catalog.row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_
        r."id", r."status",
        pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text)
   FROM (
-    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1, '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
+    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1,
+           '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
            a."id", a."status", a."updated_at"
       FROM applied AS a

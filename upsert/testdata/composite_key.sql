@@ -219,7 +219,8 @@ SELECT pg_catalog.row_number() OVER (PARTITION BY r.pgonce_g1, r.pgonce_g2 ORDER
        r."tenant", r."id", r."status",
        pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text)
   FROM (
-    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1, a."tenant" COLLATE pg_catalog."C" AS pgonce_g2, '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
+    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1, a."tenant" COLLATE pg_catalog."C" AS pgonce_g2,
+           '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
            a."tenant", a."id", a."status", a."updated_at"
       FROM applied AS a

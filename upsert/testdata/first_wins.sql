@@ -165,7 +165,8 @@ SELECT pg_catalog.row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
        r."id", r."public_id", r."status", r."plan"
   FROM (
-    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1, '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
+    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1,
+           '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
            a."id", a."public_id", a."status", a."plan"
       FROM applied AS a

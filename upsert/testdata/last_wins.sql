@@ -25,13 +25,15 @@ WITH event AS (
   SELECT e."id", e."status", e."plan"
     FROM event AS e, pg_catalog.set_config('pgonce.hit', '', true)
    WHERE NOT EXISTS (SELECT FROM stored AS s WHERE coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"), s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL))
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"),
+                          s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL))
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = coalesce(excluded."plan", t."plan")
    WHERE pg_catalog.set_config('pgonce.hit', '1', true) IS NOT NULL
      AND NOT (coalesce(t."status" OPERATOR(pg_catalog.=) excluded."status", t."status" IS NULL AND excluded."status" IS NULL)
-                 AND coalesce(t."plan" OPERATOR(pg_catalog.=) coalesce(excluded."plan", t."plan"), t."plan" IS NULL AND coalesce(excluded."plan", t."plan") IS NULL))
+                 AND coalesce(t."plan" OPERATOR(pg_catalog.=) coalesce(excluded."plan", t."plan"),
+                          t."plan" IS NULL AND coalesce(excluded."plan", t."plan") IS NULL))
   RETURNING pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.=) '' AS pgonce_new, t."id", t."status", t."plan",
             t."public_id"
 )
@@ -40,7 +42,8 @@ SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN s.pgonce_found AND coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"), s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL) THEN 'unchanged' ELSE 'raced' END,
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"),
+                          s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL) THEN 'unchanged' ELSE 'raced' END,
        s."id", s."status", s."plan", s."public_id"
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
@@ -58,12 +61,14 @@ WITH event AS (
   SELECT e."id", e."status", e."plan"
     FROM event AS e
    WHERE NOT EXISTS (SELECT FROM stored AS s WHERE coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"), s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL))
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"),
+                          s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL))
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = coalesce(excluded."plan", t."plan")
    WHERE NOT (coalesce(t."status" OPERATOR(pg_catalog.=) excluded."status", t."status" IS NULL AND excluded."status" IS NULL)
-                 AND coalesce(t."plan" OPERATOR(pg_catalog.=) coalesce(excluded."plan", t."plan"), t."plan" IS NULL AND coalesce(excluded."plan", t."plan") IS NULL))
+                 AND coalesce(t."plan" OPERATOR(pg_catalog.=) coalesce(excluded."plan", t."plan"),
+                          t."plan" IS NULL AND coalesce(excluded."plan", t."plan") IS NULL))
   RETURNING old."id" IS NULL AS pgonce_new, t."id", t."status", t."plan", t."public_id"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
@@ -71,7 +76,8 @@ SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN s.pgonce_found AND coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"), s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL) THEN 'unchanged' ELSE 'raced' END,
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"),
+                          s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL) THEN 'unchanged' ELSE 'raced' END,
        s."id", s."status", s."plan", s."public_id"
   FROM event AS e LEFT JOIN stored AS s ON true
  WHERE NOT EXISTS (SELECT FROM applied);
@@ -80,7 +86,8 @@ SELECT CASE WHEN s.pgonce_found AND coalesce(s."status" OPERATOR(pg_catalog.=) e
 WITH judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN s.pgonce_found AND coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"), s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL) THEN 'unchanged' ELSE NULL END AS pgonce_verdict
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"),
+                          s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL) THEN 'unchanged' ELSE NULL END AS pgonce_verdict
     FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C"
                                          ORDER BY q.pgonce_pos DESC) AS pgonce_nth,
                  0 AS pgonce_rank
@@ -108,7 +115,8 @@ WITH judged AS MATERIALIZED (
          "plan" = coalesce(excluded."plan", t."plan")
    WHERE pg_catalog.set_config('pgonce.hit', '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text, true) IS NOT NULL
      AND NOT (coalesce(t."status" OPERATOR(pg_catalog.=) excluded."status", t."status" IS NULL AND excluded."status" IS NULL)
-                 AND coalesce(t."plan" OPERATOR(pg_catalog.=) coalesce(excluded."plan", t."plan"), t."plan" IS NULL AND coalesce(excluded."plan", t."plan") IS NULL))
+                 AND coalesce(t."plan" OPERATOR(pg_catalog.=) coalesce(excluded."plan", t."plan"),
+                          t."plan" IS NULL AND coalesce(excluded."plan", t."plan") IS NULL))
   RETURNING (pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.=) ''
              OR pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.<>) ('=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text)) IS NOT FALSE AS pgonce_new,
             t."id"
@@ -131,7 +139,8 @@ SELECT d.*
 WITH judged AS MATERIALIZED (
   SELECT e.*,
        CASE WHEN s.pgonce_found AND coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"), s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL) THEN 'unchanged' ELSE NULL END AS pgonce_verdict
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"),
+                          s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL) THEN 'unchanged' ELSE NULL END AS pgonce_verdict
     FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C"
                                          ORDER BY q.pgonce_pos DESC) AS pgonce_nth,
                  0 AS pgonce_rank
@@ -157,7 +166,8 @@ WITH judged AS MATERIALIZED (
      SET "status" = excluded."status",
          "plan" = coalesce(excluded."plan", t."plan")
    WHERE NOT (coalesce(t."status" OPERATOR(pg_catalog.=) excluded."status", t."status" IS NULL AND excluded."status" IS NULL)
-                 AND coalesce(t."plan" OPERATOR(pg_catalog.=) coalesce(excluded."plan", t."plan"), t."plan" IS NULL AND coalesce(excluded."plan", t."plan") IS NULL))
+                 AND coalesce(t."plan" OPERATOR(pg_catalog.=) coalesce(excluded."plan", t."plan"),
+                          t."plan" IS NULL AND coalesce(excluded."plan", t."plan") IS NULL))
   RETURNING old."id" IS NULL AS pgonce_new, t."id"
 ), tally AS (
   SELECT pg_catalog.count(*) AS written, pg_catalog.count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
@@ -178,7 +188,8 @@ SELECT d.*
 WITH judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."plan" AS pgonce_s3, s."public_id" AS pgonce_s4,
        CASE WHEN s.pgonce_found AND coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"), s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL) THEN 'unchanged' ELSE NULL END AS pgonce_verdict
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"),
+                          s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL) THEN 'unchanged' ELSE NULL END AS pgonce_verdict
     FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
                           u.c3 AS "plan"
@@ -202,7 +213,8 @@ WITH judged AS MATERIALIZED (
          "plan" = coalesce(excluded."plan", t."plan")
    WHERE pg_catalog.set_config('pgonce.hit', '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text, true) IS NOT NULL
      AND NOT (coalesce(t."status" OPERATOR(pg_catalog.=) excluded."status", t."status" IS NULL AND excluded."status" IS NULL)
-                 AND coalesce(t."plan" OPERATOR(pg_catalog.=) coalesce(excluded."plan", t."plan"), t."plan" IS NULL AND coalesce(excluded."plan", t."plan") IS NULL))
+                 AND coalesce(t."plan" OPERATOR(pg_catalog.=) coalesce(excluded."plan", t."plan"),
+                          t."plan" IS NULL AND coalesce(excluded."plan", t."plan") IS NULL))
   RETURNING (pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.=) ''
              OR pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.<>) ('=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text)) IS NOT FALSE AS pgonce_new,
             t."id", t."status", t."plan", t."public_id"
@@ -211,7 +223,8 @@ SELECT pg_catalog.row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
        r."id", r."status", r."plan", r."public_id"
   FROM (
-    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1, '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
+    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1,
+           '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
            a."id", a."status", a."plan", a."public_id"
       FROM applied AS a

@@ -41,7 +41,8 @@ UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
-            WHEN coalesce(s."amount" OPERATOR(pg_catalog.=) (e."amount")::numeric(10,2), s."amount" IS NULL AND (e."amount")::numeric(10,2) IS NULL) THEN 'unchanged'
+            WHEN coalesce(s."amount" OPERATOR(pg_catalog.=) (e."amount")::numeric(10,2),
+                          s."amount" IS NULL AND (e."amount")::numeric(10,2) IS NULL) THEN 'unchanged'
             ELSE 'conflict' END,
        s."id", s."amount",
        pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text), s."status",
@@ -82,7 +83,8 @@ UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
-            WHEN coalesce(s."amount" OPERATOR(pg_catalog.=) (e."amount")::numeric(10,2), s."amount" IS NULL AND (e."amount")::numeric(10,2) IS NULL) THEN 'unchanged'
+            WHEN coalesce(s."amount" OPERATOR(pg_catalog.=) (e."amount")::numeric(10,2),
+                          s."amount" IS NULL AND (e."amount")::numeric(10,2) IS NULL) THEN 'unchanged'
             ELSE 'conflict' END,
        s."id", s."amount",
        pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text), s."status",
@@ -96,7 +98,8 @@ WITH judged AS MATERIALIZED (
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
-            WHEN coalesce(s."amount" OPERATOR(pg_catalog.=) (e."amount")::numeric(10,2), s."amount" IS NULL AND (e."amount")::numeric(10,2) IS NULL) THEN 'unchanged'
+            WHEN coalesce(s."amount" OPERATOR(pg_catalog.=) (e."amount")::numeric(10,2),
+                          s."amount" IS NULL AND (e."amount")::numeric(10,2) IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
     FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C", q.pgonce_refused IS NULL
                                          ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
@@ -154,7 +157,8 @@ WITH judged AS MATERIALIZED (
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
-            WHEN coalesce(s."amount" OPERATOR(pg_catalog.=) (e."amount")::numeric(10,2), s."amount" IS NULL AND (e."amount")::numeric(10,2) IS NULL) THEN 'unchanged'
+            WHEN coalesce(s."amount" OPERATOR(pg_catalog.=) (e."amount")::numeric(10,2),
+                          s."amount" IS NULL AND (e."amount")::numeric(10,2) IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
     FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C", q.pgonce_refused IS NULL
                                          ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
@@ -209,7 +213,8 @@ WITH judged AS MATERIALIZED (
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
-            WHEN coalesce(s."amount" OPERATOR(pg_catalog.=) (e."amount")::numeric(10,2), s."amount" IS NULL AND (e."amount")::numeric(10,2) IS NULL) THEN 'unchanged'
+            WHEN coalesce(s."amount" OPERATOR(pg_catalog.=) (e."amount")::numeric(10,2),
+                          s."amount" IS NULL AND (e."amount")::numeric(10,2) IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
     FROM (SELECT v.*,
                  CASE WHEN ((SELECT pg_catalog.string_agg(atttypid OPERATOR(pg_catalog.||) ' ' OPERATOR(pg_catalog.||) atttypmod, ', ' ORDER BY attnum)
@@ -249,7 +254,8 @@ SELECT pg_catalog.row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_
        pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text), r."status",
        r."plan"
   FROM (
-    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1, '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
+    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1,
+           '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
            a."id", a."amount", a."updated_at", a."status", a."plan"
       FROM applied AS a

@@ -54,7 +54,8 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
             WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"), s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL)
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"),
+                          s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL)
                  AND coalesce(s."amount" OPERATOR(pg_catalog.=) (coalesce(e."amount", s."amount"))::numeric(10,2),
                           s."amount" IS NULL AND (coalesce(e."amount", s."amount"))::numeric(10,2) IS NULL) THEN 'unchanged'
             ELSE 'conflict' END,
@@ -98,7 +99,8 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
             WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
             WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"), s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL)
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"),
+                          s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL)
                  AND coalesce(s."amount" OPERATOR(pg_catalog.=) (coalesce(e."amount", s."amount"))::numeric(10,2),
                           s."amount" IS NULL AND (coalesce(e."amount", s."amount"))::numeric(10,2) IS NULL) THEN 'unchanged'
             ELSE 'conflict' END,
@@ -114,7 +116,8 @@ WITH judged AS MATERIALIZED (
             WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
             WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"), s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL)
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"),
+                          s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL)
                  AND coalesce(s."amount" OPERATOR(pg_catalog.=) (coalesce(e."amount", s."amount"))::numeric(10,2),
                           s."amount" IS NULL AND (coalesce(e."amount", s."amount"))::numeric(10,2) IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
@@ -141,7 +144,8 @@ WITH judged AS MATERIALIZED (
                         OFFSET 0) AS s ON true
 ), absent AS MATERIALIZED (
   SELECT pg_catalog.jsonb_object_agg(a.k, true) AS keys FROM (
-    SELECT '0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) e.pgonce_s1::pg_catalog.text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1 AND e."amount" IS NULL
+    SELECT '0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) e.pgonce_s1::pg_catalog.text AS k
+      FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1 AND e."amount" IS NULL
   ) AS a WHERE a.k IS NOT NULL
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
@@ -152,7 +156,8 @@ WITH judged AS MATERIALIZED (
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = coalesce(excluded."plan", t."plan"),
-         "amount" = CASE WHEN (SELECT keys FROM absent) OPERATOR(pg_catalog.?) ('0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text) THEN t."amount" ELSE excluded."amount" END,
+         "amount" = CASE WHEN (SELECT keys FROM absent) OPERATOR(pg_catalog.?) ('0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text)
+              THEN t."amount" ELSE excluded."amount" END,
          "updated_at" = excluded."updated_at"
    WHERE pg_catalog.set_config('pgonce.hit', '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text, true) IS NOT NULL
      AND (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
@@ -181,7 +186,8 @@ WITH judged AS MATERIALIZED (
             WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
             WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"), s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL)
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"),
+                          s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL)
                  AND coalesce(s."amount" OPERATOR(pg_catalog.=) (coalesce(e."amount", s."amount"))::numeric(10,2),
                           s."amount" IS NULL AND (coalesce(e."amount", s."amount"))::numeric(10,2) IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
@@ -207,7 +213,8 @@ WITH judged AS MATERIALIZED (
                         OFFSET 0) AS s ON true
 ), absent AS MATERIALIZED (
   SELECT pg_catalog.jsonb_object_agg(a.k, true) AS keys FROM (
-    SELECT '0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) e.pgonce_s1::pg_catalog.text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1 AND e."amount" IS NULL
+    SELECT '0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) e.pgonce_s1::pg_catalog.text AS k
+      FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1 AND e."amount" IS NULL
   ) AS a WHERE a.k IS NOT NULL
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
@@ -218,7 +225,8 @@ WITH judged AS MATERIALIZED (
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = coalesce(excluded."plan", t."plan"),
-         "amount" = CASE WHEN (SELECT keys FROM absent) OPERATOR(pg_catalog.?) ('0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text) THEN t."amount" ELSE excluded."amount" END,
+         "amount" = CASE WHEN (SELECT keys FROM absent) OPERATOR(pg_catalog.?) ('0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text)
+              THEN t."amount" ELSE excluded."amount" END,
          "updated_at" = excluded."updated_at"
    WHERE (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
   RETURNING old."id" IS NULL AS pgonce_new, t."id"
@@ -245,7 +253,8 @@ WITH judged AS MATERIALIZED (
             WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
             WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"), s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL)
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) coalesce(e."plan", s."plan"),
+                          s."plan" IS NULL AND coalesce(e."plan", s."plan") IS NULL)
                  AND coalesce(s."amount" OPERATOR(pg_catalog.=) (coalesce(e."amount", s."amount"))::numeric(10,2),
                           s."amount" IS NULL AND (coalesce(e."amount", s."amount"))::numeric(10,2) IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
@@ -269,7 +278,8 @@ WITH judged AS MATERIALIZED (
                         OFFSET 0) AS s ON true
 ), absent AS MATERIALIZED (
   SELECT pg_catalog.jsonb_object_agg(a.k, true) AS keys FROM (
-    SELECT '0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) e.pgonce_s1::pg_catalog.text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e."amount" IS NULL
+    SELECT '0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) e.pgonce_s1::pg_catalog.text AS k
+      FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e."amount" IS NULL
   ) AS a WHERE a.k IS NOT NULL
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "plan", "amount", "updated_at")
@@ -279,7 +289,8 @@ WITH judged AS MATERIALIZED (
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = coalesce(excluded."plan", t."plan"),
-         "amount" = CASE WHEN (SELECT keys FROM absent) OPERATOR(pg_catalog.?) ('0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text) THEN t."amount" ELSE excluded."amount" END,
+         "amount" = CASE WHEN (SELECT keys FROM absent) OPERATOR(pg_catalog.?) ('0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text)
+              THEN t."amount" ELSE excluded."amount" END,
          "updated_at" = excluded."updated_at"
    WHERE pg_catalog.set_config('pgonce.hit', '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text, true) IS NOT NULL
      AND (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
@@ -292,7 +303,8 @@ SELECT pg_catalog.row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_
        r."id", r."status", r."plan", r."amount",
        pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text)
   FROM (
-    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1, '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
+    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1,
+           '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
            a."id", a."status", a."plan", a."amount", a."updated_at"
       FROM applied AS a

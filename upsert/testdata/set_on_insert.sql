@@ -38,7 +38,8 @@ UNION ALL
 SELECT CASE WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
             WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."payload"::pg_catalog.text OPERATOR(pg_catalog.=) e."payload"::pg_catalog.text, s."payload"::pg_catalog.text IS NULL AND e."payload"::pg_catalog.text IS NULL) THEN 'unchanged'
+                 AND coalesce(s."payload"::pg_catalog.text OPERATOR(pg_catalog.=) e."payload"::pg_catalog.text,
+                          s."payload"::pg_catalog.text IS NULL AND e."payload"::pg_catalog.text IS NULL) THEN 'unchanged'
             ELSE 'conflict' END,
        s."id", s."public_id", s."status", s."payload",
        pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
@@ -74,7 +75,8 @@ UNION ALL
 SELECT CASE WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN 'raced'
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
             WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."payload"::pg_catalog.text OPERATOR(pg_catalog.=) e."payload"::pg_catalog.text, s."payload"::pg_catalog.text IS NULL AND e."payload"::pg_catalog.text IS NULL) THEN 'unchanged'
+                 AND coalesce(s."payload"::pg_catalog.text OPERATOR(pg_catalog.=) e."payload"::pg_catalog.text,
+                          s."payload"::pg_catalog.text IS NULL AND e."payload"::pg_catalog.text IS NULL) THEN 'unchanged'
             ELSE 'conflict' END,
        s."id", s."public_id", s."status", s."payload",
        pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text)
@@ -87,7 +89,8 @@ WITH judged AS MATERIALIZED (
        CASE WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
             WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."payload"::pg_catalog.text OPERATOR(pg_catalog.=) e."payload"::pg_catalog.text, s."payload"::pg_catalog.text IS NULL AND e."payload"::pg_catalog.text IS NULL) THEN 'unchanged'
+                 AND coalesce(s."payload"::pg_catalog.text OPERATOR(pg_catalog.=) e."payload"::pg_catalog.text,
+                          s."payload"::pg_catalog.text IS NULL AND e."payload"::pg_catalog.text IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
     FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C"
                                          ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
@@ -143,7 +146,8 @@ WITH judged AS MATERIALIZED (
        CASE WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
             WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."payload"::pg_catalog.text OPERATOR(pg_catalog.=) e."payload"::pg_catalog.text, s."payload"::pg_catalog.text IS NULL AND e."payload"::pg_catalog.text IS NULL) THEN 'unchanged'
+                 AND coalesce(s."payload"::pg_catalog.text OPERATOR(pg_catalog.=) e."payload"::pg_catalog.text,
+                          s."payload"::pg_catalog.text IS NULL AND e."payload"::pg_catalog.text IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
     FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C"
                                          ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
@@ -196,7 +200,8 @@ WITH judged AS MATERIALIZED (
        CASE WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
             WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
             WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
-                 AND coalesce(s."payload"::pg_catalog.text OPERATOR(pg_catalog.=) e."payload"::pg_catalog.text, s."payload"::pg_catalog.text IS NULL AND e."payload"::pg_catalog.text IS NULL) THEN 'unchanged'
+                 AND coalesce(s."payload"::pg_catalog.text OPERATOR(pg_catalog.=) e."payload"::pg_catalog.text,
+                          s."payload"::pg_catalog.text IS NULL AND e."payload"::pg_catalog.text IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
     FROM (SELECT v.*
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "public_id",
@@ -233,7 +238,8 @@ SELECT pg_catalog.row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_
        r."id", r."public_id", r."status", r."payload",
        pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text)
   FROM (
-    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1, '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
+    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1,
+           '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
            a."id", a."public_id", a."status", a."payload", a."updated_at"
       FROM applied AS a

@@ -6,29 +6,30 @@ ON CONFLICT ("id") DO UPDATE
        "plan" = excluded."plan",
        "updated_at" = excluded."updated_at",
        "rank" = excluded."rank"
- WHERE ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE;
+ WHERE ((t."updated_at", t."rank") OPERATOR(pg_catalog.>=) (excluded."updated_at", excluded."rank")) IS NOT TRUE;
 
 -- One row, PostgreSQL 14 to 17
 WITH event AS (
-  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "plan",
-         $4::timestamp with time zone AS "updated_at", $5::integer AS "rank"
+  SELECT $1::pg_catalog.text COLLATE pg_catalog."C" AS "id", $2::pg_catalog.text AS "status",
+         $3::pg_catalog.text AS "plan", $4::timestamp with time zone AS "updated_at",
+         $5::integer AS "rank"
 ), stored AS MATERIALIZED (
   SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
     FROM "subscription" AS s
-   WHERE s."id" = $1::text
+   WHERE s."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "plan", "updated_at", "rank")
   SELECT e."id", e."status", e."plan", e."updated_at", e."rank"
-    FROM event AS e, set_config('pgonce.hit', '', true)
-   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE (s."updated_at", s."rank") >= (e."updated_at", e."rank"))
+    FROM event AS e, pg_catalog.set_config('pgonce.hit', '', true)
+   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE (s."updated_at", s."rank") OPERATOR(pg_catalog.>=) (e."updated_at", e."rank"))
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = excluded."plan",
          "updated_at" = excluded."updated_at",
          "rank" = excluded."rank"
-   WHERE set_config('pgonce.hit', '1', true) IS NOT NULL
-     AND ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE
-  RETURNING current_setting('pgonce.hit', true) = '' AS pgonce_new, t."id", t."status", t."plan",
+   WHERE pg_catalog.set_config('pgonce.hit', '1', true) IS NOT NULL
+     AND ((t."updated_at", t."rank") OPERATOR(pg_catalog.>=) (excluded."updated_at", excluded."rank")) IS NOT TRUE
+  RETURNING pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.=) '' AS pgonce_new, t."id", t."status", t."plan",
             t."updated_at", t."rank"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
@@ -36,9 +37,10 @@ SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
        pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text), a."rank"
   FROM applied AS a
 UNION ALL
-SELECT CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN 'raced'
-            WHEN (s."updated_at", s."rank") > (e."updated_at", e."rank") THEN 'stale'
-            WHEN (s."status", s."plan") IS NOT DISTINCT FROM (e."status", e."plan") THEN 'unchanged'
+SELECT CASE WHEN ((s."updated_at", s."rank") OPERATOR(pg_catalog.>=) (e."updated_at", e."rank")) IS NOT TRUE THEN 'raced'
+            WHEN (s."updated_at", s."rank") OPERATOR(pg_catalog.>) (e."updated_at", e."rank") THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) e."plan", s."plan" IS NULL AND e."plan" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END,
        s."id", s."status", s."plan",
        pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text), s."rank"
@@ -47,23 +49,24 @@ SELECT CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS N
 
 -- One row, from PostgreSQL 18
 WITH event AS (
-  SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "plan",
-         $4::timestamp with time zone AS "updated_at", $5::integer AS "rank"
+  SELECT $1::pg_catalog.text COLLATE pg_catalog."C" AS "id", $2::pg_catalog.text AS "status",
+         $3::pg_catalog.text AS "plan", $4::timestamp with time zone AS "updated_at",
+         $5::integer AS "rank"
 ), stored AS MATERIALIZED (
   SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
     FROM "subscription" AS s
-   WHERE s."id" = $1::text
+   WHERE s."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "plan", "updated_at", "rank")
   SELECT e."id", e."status", e."plan", e."updated_at", e."rank"
     FROM event AS e
-   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE (s."updated_at", s."rank") >= (e."updated_at", e."rank"))
+   WHERE NOT EXISTS (SELECT FROM stored AS s WHERE (s."updated_at", s."rank") OPERATOR(pg_catalog.>=) (e."updated_at", e."rank"))
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = excluded."plan",
          "updated_at" = excluded."updated_at",
          "rank" = excluded."rank"
-   WHERE ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE
+   WHERE ((t."updated_at", t."rank") OPERATOR(pg_catalog.>=) (excluded."updated_at", excluded."rank")) IS NOT TRUE
   RETURNING old."id" IS NULL AS pgonce_new, t."id", t."status", t."plan", t."updated_at", t."rank"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
@@ -71,9 +74,10 @@ SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
        pg_catalog.encode(pg_catalog.timestamptz_send(a."updated_at"), 'hex'::pg_catalog.text), a."rank"
   FROM applied AS a
 UNION ALL
-SELECT CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN 'raced'
-            WHEN (s."updated_at", s."rank") > (e."updated_at", e."rank") THEN 'stale'
-            WHEN (s."status", s."plan") IS NOT DISTINCT FROM (e."status", e."plan") THEN 'unchanged'
+SELECT CASE WHEN ((s."updated_at", s."rank") OPERATOR(pg_catalog.>=) (e."updated_at", e."rank")) IS NOT TRUE THEN 'raced'
+            WHEN (s."updated_at", s."rank") OPERATOR(pg_catalog.>) (e."updated_at", e."rank") THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) e."plan", s."plan" IS NULL AND e."plan" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END,
        s."id", s."status", s."plan",
        pg_catalog.encode(pg_catalog.timestamptz_send(s."updated_at"), 'hex'::pg_catalog.text), s."rank"
@@ -83,125 +87,133 @@ SELECT CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS N
 -- Many rows, PostgreSQL 14 to 17
 WITH judged AS MATERIALIZED (
   SELECT e.*,
-       CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN NULL
-            WHEN (s."updated_at", s."rank") > (e."updated_at", e."rank") THEN 'stale'
-            WHEN (s."status", s."plan") IS NOT DISTINCT FROM (e."status", e."plan") THEN 'unchanged'
+       CASE WHEN ((s."updated_at", s."rank") OPERATOR(pg_catalog.>=) (e."updated_at", e."rank")) IS NOT TRUE THEN NULL
+            WHEN (s."updated_at", s."rank") OPERATOR(pg_catalog.>) (e."updated_at", e."rank") THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) e."plan", s."plan" IS NULL AND e."plan" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
-    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+    FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C"
                                          ORDER BY q."updated_at" DESC, q."rank" DESC, q.pgonce_pos) AS pgonce_nth,
-                 rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC, q."rank" DESC) AS pgonce_rank
+                 pg_catalog.rank() OVER (PARTITION BY q."id" COLLATE pg_catalog."C" ORDER BY q."updated_at" DESC, q."rank" DESC) AS pgonce_rank
             FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan",
-                          u.c4 AS "updated_at", u.c5 AS "rank"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
-                                          $6::integer[] AS a5, set_config('pgonce.hit', '', true)
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
+                          u.c3 AS "plan", u.c4 AS "updated_at", u.c5 AS "rank"
+                    FROM (SELECT pg_catalog.unnest(a.pos) AS pgonce_pos, pg_catalog.unnest(a.a1) AS c1, pg_catalog.unnest(a.a2) AS c2,
+                                  pg_catalog.unnest(a.a3) AS c3, pg_catalog.unnest(a.a4) AS c4, pg_catalog.unnest(a.a5) AS c5
+                            FROM (SELECT $1::pg_catalog.int8[] AS pos, $2::pg_catalog.text[] AS a1,
+                                          $3::pg_catalog.text[] AS a2, $4::pg_catalog.text[] AS a3,
+                                          $5::timestamp with time zone[] AS a4, $6::integer[] AS a5,
+                                          pg_catalog.set_config('pgonce.hit', '', true)
                                    WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
                          FROM "subscription" AS s
-                        WHERE s."id" = e."id"
+                        WHERE s."id" OPERATOR(pg_catalog.=) e."id"
                         OFFSET 0) AS s ON true
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "plan", "updated_at", "rank")
   SELECT e."id", e."status", e."plan", e."updated_at", e."rank"
     FROM judged AS e
-   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
-   ORDER BY e."id" COLLATE "C"
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1
+   ORDER BY e."id" COLLATE pg_catalog."C"
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = excluded."plan",
          "updated_at" = excluded."updated_at",
          "rank" = excluded."rank"
-   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
-     AND ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE
-  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text END AS pgonce_new,
+   WHERE pg_catalog.set_config('pgonce.hit', '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text, true) IS NOT NULL
+     AND ((t."updated_at", t."rank") OPERATOR(pg_catalog.>=) (excluded."updated_at", excluded."rank")) IS NOT TRUE
+  RETURNING (pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.=) ''
+             OR pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.<>) ('=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text)) IS NOT FALSE AS pgonce_new,
             t."id"
 ), tally AS (
-  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
+  SELECT pg_catalog.count(*) AS written, pg_catalog.count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
+SELECT NULL::boolean, y.written, y.updated, 0::pg_catalog.int8, '' FROM tally AS y
  UNION ALL
 SELECT d.*
   FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
-                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
-                         OR (e."id") IN (SELECT a."id" FROM applied AS a)
+                    THEN (SELECT y.written FROM tally AS y)
+                         OPERATOR(pg_catalog.=) (SELECT pg_catalog.count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1)
+                         OR (e."id") OPERATOR(pg_catalog.=) ANY (SELECT a."id" FROM applied AS a)
                     ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
           FROM judged AS e
-         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
- WHERE NOT d.written OR d.nth > 1;
+         WHERE (SELECT y.written FROM tally AS y) OPERATOR(pg_catalog.<) pg_catalog.cardinality($1::pg_catalog.int8[])) AS d
+ WHERE NOT d.written OR d.nth OPERATOR(pg_catalog.>) 1;
 
 -- Many rows, from PostgreSQL 18
 WITH judged AS MATERIALIZED (
   SELECT e.*,
-       CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN NULL
-            WHEN (s."updated_at", s."rank") > (e."updated_at", e."rank") THEN 'stale'
-            WHEN (s."status", s."plan") IS NOT DISTINCT FROM (e."status", e."plan") THEN 'unchanged'
+       CASE WHEN ((s."updated_at", s."rank") OPERATOR(pg_catalog.>=) (e."updated_at", e."rank")) IS NOT TRUE THEN NULL
+            WHEN (s."updated_at", s."rank") OPERATOR(pg_catalog.>) (e."updated_at", e."rank") THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) e."plan", s."plan" IS NULL AND e."plan" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
-    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C"
+    FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C"
                                          ORDER BY q."updated_at" DESC, q."rank" DESC, q.pgonce_pos) AS pgonce_nth,
-                 rank() OVER (PARTITION BY q."id" COLLATE "C" ORDER BY q."updated_at" DESC, q."rank" DESC) AS pgonce_rank
+                 pg_catalog.rank() OVER (PARTITION BY q."id" COLLATE pg_catalog."C" ORDER BY q."updated_at" DESC, q."rank" DESC) AS pgonce_rank
             FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan",
-                          u.c4 AS "updated_at", u.c5 AS "rank"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
-                                          $6::integer[] AS a5
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
+                          u.c3 AS "plan", u.c4 AS "updated_at", u.c5 AS "rank"
+                    FROM (SELECT pg_catalog.unnest(a.pos) AS pgonce_pos, pg_catalog.unnest(a.a1) AS c1, pg_catalog.unnest(a.a2) AS c2,
+                                  pg_catalog.unnest(a.a3) AS c3, pg_catalog.unnest(a.a4) AS c4, pg_catalog.unnest(a.a5) AS c5
+                            FROM (SELECT $1::pg_catalog.int8[] AS pos, $2::pg_catalog.text[] AS a1,
+                                          $3::pg_catalog.text[] AS a2, $4::pg_catalog.text[] AS a3,
+                                          $5::timestamp with time zone[] AS a4, $6::integer[] AS a5
                                    WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
                          FROM "subscription" AS s
-                        WHERE s."id" = e."id"
+                        WHERE s."id" OPERATOR(pg_catalog.=) e."id"
                         OFFSET 0) AS s ON true
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "plan", "updated_at", "rank")
   SELECT e."id", e."status", e."plan", e."updated_at", e."rank"
     FROM judged AS e
-   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
-   ORDER BY e."id" COLLATE "C"
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1
+   ORDER BY e."id" COLLATE pg_catalog."C"
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "plan" = excluded."plan",
          "updated_at" = excluded."updated_at",
          "rank" = excluded."rank"
-   WHERE ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE
+   WHERE ((t."updated_at", t."rank") OPERATOR(pg_catalog.>=) (excluded."updated_at", excluded."rank")) IS NOT TRUE
   RETURNING old."id" IS NULL AS pgonce_new, t."id"
 ), tally AS (
-  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
+  SELECT pg_catalog.count(*) AS written, pg_catalog.count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
+SELECT NULL::boolean, y.written, y.updated, 0::pg_catalog.int8, '' FROM tally AS y
  UNION ALL
 SELECT d.*
   FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
-                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
-                         OR (e."id") IN (SELECT a."id" FROM applied AS a)
+                    THEN (SELECT y.written FROM tally AS y)
+                         OPERATOR(pg_catalog.=) (SELECT pg_catalog.count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1)
+                         OR (e."id") OPERATOR(pg_catalog.=) ANY (SELECT a."id" FROM applied AS a)
                     ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
           FROM judged AS e
-         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
- WHERE NOT d.written OR d.nth > 1;
+         WHERE (SELECT y.written FROM tally AS y) OPERATOR(pg_catalog.<) pg_catalog.cardinality($1::pg_catalog.int8[])) AS d
+ WHERE NOT d.written OR d.nth OPERATOR(pg_catalog.>) 1;
 
 -- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
 WITH judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."plan" AS pgonce_s3, s."updated_at" AS pgonce_s4,
          s."rank" AS pgonce_s5,
-       CASE WHEN ((s."updated_at", s."rank") >= (e."updated_at", e."rank")) IS NOT TRUE THEN NULL
-            WHEN (s."updated_at", s."rank") > (e."updated_at", e."rank") THEN 'stale'
-            WHEN (s."status", s."plan") IS NOT DISTINCT FROM (e."status", e."plan") THEN 'unchanged'
+       CASE WHEN ((s."updated_at", s."rank") OPERATOR(pg_catalog.>=) (e."updated_at", e."rank")) IS NOT TRUE THEN NULL
+            WHEN (s."updated_at", s."rank") OPERATOR(pg_catalog.>) (e."updated_at", e."rank") THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
+                 AND coalesce(s."plan" OPERATOR(pg_catalog.=) e."plan", s."plan" IS NULL AND e."plan" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
     FROM (SELECT v.*
-            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status", u.c3 AS "plan",
-                          u.c4 AS "updated_at", u.c5 AS "rank"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::timestamp with time zone[] AS a4,
-                                          $6::integer[] AS a5, set_config('pgonce.hit', '', true)
+            FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
+                          u.c3 AS "plan", u.c4 AS "updated_at", u.c5 AS "rank"
+                    FROM (SELECT pg_catalog.unnest(a.pos) AS pgonce_pos, pg_catalog.unnest(a.a1) AS c1, pg_catalog.unnest(a.a2) AS c2,
+                                  pg_catalog.unnest(a.a3) AS c3, pg_catalog.unnest(a.a4) AS c4, pg_catalog.unnest(a.a5) AS c5
+                            FROM (SELECT $1::pg_catalog.int8[] AS pos, $2::pg_catalog.text[] AS a1,
+                                          $3::pg_catalog.text[] AS a2, $4::pg_catalog.text[] AS a3,
+                                          $5::timestamp with time zone[] AS a4, $6::integer[] AS a5,
+                                          pg_catalog.set_config('pgonce.hit', '', true)
                                    WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."plan", s."updated_at", s."rank"
                          FROM "subscription" AS s
-                        WHERE s."id" = e."id"
+                        WHERE s."id" OPERATOR(pg_catalog.=) e."id"
                         OFFSET 0) AS s ON true
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "plan", "updated_at", "rank")
@@ -213,22 +225,24 @@ WITH judged AS MATERIALIZED (
          "plan" = excluded."plan",
          "updated_at" = excluded."updated_at",
          "rank" = excluded."rank"
-   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
-     AND ((t."updated_at", t."rank") >= (excluded."updated_at", excluded."rank")) IS NOT TRUE
-  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text END AS pgonce_new,
+   WHERE pg_catalog.set_config('pgonce.hit', '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text, true) IS NOT NULL
+     AND ((t."updated_at", t."rank") OPERATOR(pg_catalog.>=) (excluded."updated_at", excluded."rank")) IS NOT TRUE
+  RETURNING (pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.=) ''
+             OR pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.<>) ('=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text)) IS NOT FALSE AS pgonce_new,
             t."id", t."status", t."plan", t."updated_at", t."rank"
 )
-SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+SELECT pg_catalog.row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) OPERATOR(pg_catalog.=) 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
        r."id", r."status", r."plan",
        pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text), r."rank"
   FROM (
-    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1,
+           '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
            a."id", a."status", a."plan", a."updated_at", a."rank"
       FROM applied AS a
      UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, 1::int8, 1::int8, coalesce(e.pgonce_verdict, ''),
+    SELECT e."id" COLLATE pg_catalog."C" AS pgonce_g1, e.pgonce_pos, 1::pg_catalog.int8, 1::pg_catalog.int8, coalesce(e.pgonce_verdict, ''),
            e.pgonce_s1 AS "id", e.pgonce_s2 AS "status", e.pgonce_s3 AS "plan", e.pgonce_s4 AS "updated_at",
            e.pgonce_s5 AS "rank"
       FROM judged AS e

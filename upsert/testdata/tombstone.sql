@@ -6,7 +6,7 @@ WITH event AS (
 )
 INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
 SELECT e."id", e."status", e."public_id",
-       coalesce(e."amount", (SELECT s."amount" FROM "subscription" AS s WHERE s."id" = e."id")),
+       coalesce(e."amount", (SELECT s."amount" FROM "subscription" AS s WHERE s."id" OPERATOR(pg_catalog.=) e."id")),
        e."deleted_at", e."updated_at"
   FROM event AS e
 ON CONFLICT ("id") DO UPDATE
@@ -15,36 +15,38 @@ ON CONFLICT ("id") DO UPDATE
        "amount" = coalesce((SELECT e."amount" FROM event AS e), t."amount"),
        "deleted_at" = excluded."deleted_at",
        "updated_at" = excluded."updated_at"
- WHERE t."updated_at" < excluded."updated_at" OR t."updated_at" IS NULL;
+ WHERE t."updated_at" OPERATOR(pg_catalog.<) excluded."updated_at" OR t."updated_at" IS NULL;
 
 -- One row, PostgreSQL 14 to 17
 WITH event AS MATERIALIZED (
-  SELECT v.*, CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
-                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
-                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
-    FROM (SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "public_id",
+  SELECT v.*, CASE WHEN ((SELECT pg_catalog.string_agg(atttypid OPERATOR(pg_catalog.||) ' ' OPERATOR(pg_catalog.||) atttypmod, ', ' ORDER BY attnum)
+                            FROM pg_catalog.pg_attribute
+                           WHERE attrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('"subscription"')
+                             AND attname OPERATOR(pg_catalog.=) ANY (ARRAY['amount'])) OPERATOR(pg_catalog.=) '1700 655366') IS NOT TRUE THEN 'outdated' END AS pgonce_refused
+    FROM (SELECT $1::pg_catalog.text COLLATE pg_catalog."C" AS "id",
+                  $2::pg_catalog.text AS "status", $3::pg_catalog.text AS "public_id",
                   $4::numeric AS "amount", $5::timestamp with time zone AS "deleted_at",
                   $6::timestamp with time zone AS "updated_at") AS v
 ), stored AS MATERIALIZED (
   SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
     FROM "subscription" AS s
-   WHERE s."id" = $1::text
+   WHERE s."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
   SELECT e."id", e."status",
-         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::text ELSE e."public_id" END,
+         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::pg_catalog.text ELSE e."public_id" END,
          coalesce(e."amount", s."amount"), e."deleted_at", e."updated_at"
-    FROM event AS e LEFT JOIN stored AS s ON true, set_config('pgonce.hit', '', true)
-   WHERE e.pgonce_refused IS NULL AND NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+    FROM event AS e LEFT JOIN stored AS s ON true, pg_catalog.set_config('pgonce.hit', '', true)
+   WHERE e.pgonce_refused IS NULL AND NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at")
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "public_id" = excluded."public_id",
          "amount" = coalesce($4::numeric, t."amount"),
          "deleted_at" = excluded."deleted_at",
          "updated_at" = excluded."updated_at"
-   WHERE set_config('pgonce.hit', '1', true) IS NOT NULL
-     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING current_setting('pgonce.hit', true) = '' AS pgonce_new, t."id", t."status", t."public_id",
+   WHERE pg_catalog.set_config('pgonce.hit', '1', true) IS NOT NULL
+     AND (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
+  RETURNING pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.=) '' AS pgonce_new, t."id", t."status", t."public_id",
             t."amount", t."deleted_at", t."updated_at"
 )
 SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
@@ -54,12 +56,14 @@ SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
-            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status"
-                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
-                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2)
-                 AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
+            WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN 'raced'
+            WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
+                 AND coalesce(s."public_id" OPERATOR(pg_catalog.=) CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END,
+                          s."public_id" IS NULL AND CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END IS NULL)
+                 AND coalesce(s."amount" OPERATOR(pg_catalog.=) (coalesce(e."amount", s."amount"))::numeric(10,2),
+                          s."amount" IS NULL AND (coalesce(e."amount", s."amount"))::numeric(10,2) IS NULL)
+                 AND coalesce(s."deleted_at" OPERATOR(pg_catalog.=) e."deleted_at", s."deleted_at" IS NULL AND e."deleted_at" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END,
        s."id", s."status", s."public_id", s."amount",
        pg_catalog.encode(pg_catalog.timestamptz_send(s."deleted_at"), 'hex'::pg_catalog.text),
@@ -69,30 +73,32 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
 
 -- One row, from PostgreSQL 18
 WITH event AS MATERIALIZED (
-  SELECT v.*, CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
-                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
-                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
-    FROM (SELECT $1::text COLLATE pg_catalog."C" AS "id", $2::text AS "status", $3::text AS "public_id",
+  SELECT v.*, CASE WHEN ((SELECT pg_catalog.string_agg(atttypid OPERATOR(pg_catalog.||) ' ' OPERATOR(pg_catalog.||) atttypmod, ', ' ORDER BY attnum)
+                            FROM pg_catalog.pg_attribute
+                           WHERE attrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('"subscription"')
+                             AND attname OPERATOR(pg_catalog.=) ANY (ARRAY['amount'])) OPERATOR(pg_catalog.=) '1700 655366') IS NOT TRUE THEN 'outdated' END AS pgonce_refused
+    FROM (SELECT $1::pg_catalog.text COLLATE pg_catalog."C" AS "id",
+                  $2::pg_catalog.text AS "status", $3::pg_catalog.text AS "public_id",
                   $4::numeric AS "amount", $5::timestamp with time zone AS "deleted_at",
                   $6::timestamp with time zone AS "updated_at") AS v
 ), stored AS MATERIALIZED (
   SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
     FROM "subscription" AS s
-   WHERE s."id" = $1::text
+   WHERE s."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
   SELECT e."id", e."status",
-         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::text ELSE e."public_id" END,
+         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::pg_catalog.text ELSE e."public_id" END,
          coalesce(e."amount", s."amount"), e."deleted_at", e."updated_at"
     FROM event AS e LEFT JOIN stored AS s ON true
-   WHERE e.pgonce_refused IS NULL AND NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" >= e."updated_at")
+   WHERE e.pgonce_refused IS NULL AND NOT EXISTS (SELECT FROM stored AS s WHERE s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at")
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "public_id" = excluded."public_id",
          "amount" = coalesce($4::numeric, t."amount"),
          "deleted_at" = excluded."deleted_at",
          "updated_at" = excluded."updated_at"
-   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+   WHERE (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
   RETURNING old."id" IS NULL AS pgonce_new, t."id", t."status", t."public_id", t."amount", t."deleted_at",
             t."updated_at"
 )
@@ -103,12 +109,14 @@ SELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,
   FROM applied AS a
 UNION ALL
 SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
-            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN 'raced'
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status"
-                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
-                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2)
-                 AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
+            WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN 'raced'
+            WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
+                 AND coalesce(s."public_id" OPERATOR(pg_catalog.=) CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END,
+                          s."public_id" IS NULL AND CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END IS NULL)
+                 AND coalesce(s."amount" OPERATOR(pg_catalog.=) (coalesce(e."amount", s."amount"))::numeric(10,2),
+                          s."amount" IS NULL AND (coalesce(e."amount", s."amount"))::numeric(10,2) IS NULL)
+                 AND coalesce(s."deleted_at" OPERATOR(pg_catalog.=) e."deleted_at", s."deleted_at" IS NULL AND e."deleted_at" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END,
        s."id", s."status", s."public_id", s."amount",
        pg_catalog.encode(pg_catalog.timestamptz_send(s."deleted_at"), 'hex'::pg_catalog.text),
@@ -120,202 +128,222 @@ SELECT CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
 WITH judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s4,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
-            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status"
-                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
-                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2)
-                 AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
+            WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
+                 AND coalesce(s."public_id" OPERATOR(pg_catalog.=) CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END,
+                          s."public_id" IS NULL AND CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END IS NULL)
+                 AND coalesce(s."amount" OPERATOR(pg_catalog.=) (coalesce(e."amount", s."amount"))::numeric(10,2),
+                          s."amount" IS NULL AND (coalesce(e."amount", s."amount"))::numeric(10,2) IS NULL)
+                 AND coalesce(s."deleted_at" OPERATOR(pg_catalog.=) e."deleted_at", s."deleted_at" IS NULL AND e."deleted_at" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
-    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
+    FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C", q.pgonce_refused IS NULL
                                          ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-                 rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
+                 pg_catalog.rank() OVER (PARTITION BY q."id" COLLATE pg_catalog."C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
             FROM (SELECT v.*,
-                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
-                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
-                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+                 CASE WHEN ((SELECT pg_catalog.string_agg(atttypid OPERATOR(pg_catalog.||) ' ' OPERATOR(pg_catalog.||) atttypmod, ', ' ORDER BY attnum)
+                            FROM pg_catalog.pg_attribute
+                           WHERE attrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('"subscription"')
+                             AND attname OPERATOR(pg_catalog.=) ANY (ARRAY['amount'])) OPERATOR(pg_catalog.=) '1700 655366') IS NOT TRUE THEN 'outdated' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
                           u.c3 AS "public_id", u.c4 AS "amount", u.c5 AS "deleted_at", u.c6 AS "updated_at"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5,
-                                  unnest(a.a6) AS c6
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::numeric[] AS a4,
-                                          $6::timestamp with time zone[] AS a5,
+                    FROM (SELECT pg_catalog.unnest(a.pos) AS pgonce_pos, pg_catalog.unnest(a.a1) AS c1, pg_catalog.unnest(a.a2) AS c2,
+                                  pg_catalog.unnest(a.a3) AS c3, pg_catalog.unnest(a.a4) AS c4, pg_catalog.unnest(a.a5) AS c5,
+                                  pg_catalog.unnest(a.a6) AS c6
+                            FROM (SELECT $1::pg_catalog.int8[] AS pos, $2::pg_catalog.text[] AS a1,
+                                          $3::pg_catalog.text[] AS a2, $4::pg_catalog.text[] AS a3,
+                                          $5::numeric[] AS a4, $6::timestamp with time zone[] AS a5,
                                           $7::timestamp with time zone[] AS a6,
-                                          set_config('pgonce.hit', '', true)
+                                          pg_catalog.set_config('pgonce.hit', '', true)
                                    WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
                          FROM "subscription" AS s
-                        WHERE s."id" = e."id"
+                        WHERE s."id" OPERATOR(pg_catalog.=) e."id"
                         OFFSET 0) AS s ON true
 ), absent AS MATERIALIZED (
-  SELECT jsonb_object_agg(a.k, true) AS keys FROM (
-    SELECT '0' || '=' || e.pgonce_s1::text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1 AND e."amount" IS NULL
+  SELECT pg_catalog.jsonb_object_agg(a.k, true) AS keys FROM (
+    SELECT '0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) e.pgonce_s1::pg_catalog.text AS k
+      FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1 AND e."amount" IS NULL
   ) AS a WHERE a.k IS NOT NULL
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
   SELECT e."id", e."status",
-         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::text ELSE e."public_id" END,
+         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::pg_catalog.text ELSE e."public_id" END,
          coalesce(e."amount", e.pgonce_s4), e."deleted_at", e."updated_at"
     FROM judged AS e
-   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
-   ORDER BY e."id" COLLATE "C"
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1
+   ORDER BY e."id" COLLATE pg_catalog."C"
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "public_id" = excluded."public_id",
-         "amount" = CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END,
+         "amount" = CASE WHEN (SELECT keys FROM absent) OPERATOR(pg_catalog.?) ('0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text)
+              THEN t."amount" ELSE excluded."amount" END,
          "deleted_at" = excluded."deleted_at",
          "updated_at" = excluded."updated_at"
-   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
-     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text END AS pgonce_new,
+   WHERE pg_catalog.set_config('pgonce.hit', '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text, true) IS NOT NULL
+     AND (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
+  RETURNING (pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.=) ''
+             OR pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.<>) ('=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text)) IS NOT FALSE AS pgonce_new,
             t."id"
 ), tally AS (
-  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
+  SELECT pg_catalog.count(*) AS written, pg_catalog.count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
+SELECT NULL::boolean, y.written, y.updated, 0::pg_catalog.int8, '' FROM tally AS y
  UNION ALL
 SELECT d.*
   FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
-                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
-                         OR (e."id") IN (SELECT a."id" FROM applied AS a)
+                    THEN (SELECT y.written FROM tally AS y)
+                         OPERATOR(pg_catalog.=) (SELECT pg_catalog.count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1)
+                         OR (e."id") OPERATOR(pg_catalog.=) ANY (SELECT a."id" FROM applied AS a)
                     ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
           FROM judged AS e
-         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
- WHERE NOT d.written OR d.nth > 1;
+         WHERE (SELECT y.written FROM tally AS y) OPERATOR(pg_catalog.<) pg_catalog.cardinality($1::pg_catalog.int8[])) AS d
+ WHERE NOT d.written OR d.nth OPERATOR(pg_catalog.>) 1;
 
 -- Many rows, from PostgreSQL 18
 WITH judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."amount" AS pgonce_s4,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
-            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status"
-                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
-                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2)
-                 AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
+            WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
+                 AND coalesce(s."public_id" OPERATOR(pg_catalog.=) CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END,
+                          s."public_id" IS NULL AND CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END IS NULL)
+                 AND coalesce(s."amount" OPERATOR(pg_catalog.=) (coalesce(e."amount", s."amount"))::numeric(10,2),
+                          s."amount" IS NULL AND (coalesce(e."amount", s."amount"))::numeric(10,2) IS NULL)
+                 AND coalesce(s."deleted_at" OPERATOR(pg_catalog.=) e."deleted_at", s."deleted_at" IS NULL AND e."deleted_at" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
-    FROM (SELECT q.*, row_number() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL
+    FROM (SELECT q.*, pg_catalog.row_number() OVER (PARTITION BY q."id" COLLATE pg_catalog."C", q.pgonce_refused IS NULL
                                          ORDER BY q."updated_at" DESC, q.pgonce_pos) AS pgonce_nth,
-                 rank() OVER (PARTITION BY q."id" COLLATE "C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
+                 pg_catalog.rank() OVER (PARTITION BY q."id" COLLATE pg_catalog."C", q.pgonce_refused IS NULL ORDER BY q."updated_at" DESC) AS pgonce_rank
             FROM (SELECT v.*,
-                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
-                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
-                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+                 CASE WHEN ((SELECT pg_catalog.string_agg(atttypid OPERATOR(pg_catalog.||) ' ' OPERATOR(pg_catalog.||) atttypmod, ', ' ORDER BY attnum)
+                            FROM pg_catalog.pg_attribute
+                           WHERE attrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('"subscription"')
+                             AND attname OPERATOR(pg_catalog.=) ANY (ARRAY['amount'])) OPERATOR(pg_catalog.=) '1700 655366') IS NOT TRUE THEN 'outdated' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
                           u.c3 AS "public_id", u.c4 AS "amount", u.c5 AS "deleted_at", u.c6 AS "updated_at"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5,
-                                  unnest(a.a6) AS c6
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::numeric[] AS a4,
-                                          $6::timestamp with time zone[] AS a5,
+                    FROM (SELECT pg_catalog.unnest(a.pos) AS pgonce_pos, pg_catalog.unnest(a.a1) AS c1, pg_catalog.unnest(a.a2) AS c2,
+                                  pg_catalog.unnest(a.a3) AS c3, pg_catalog.unnest(a.a4) AS c4, pg_catalog.unnest(a.a5) AS c5,
+                                  pg_catalog.unnest(a.a6) AS c6
+                            FROM (SELECT $1::pg_catalog.int8[] AS pos, $2::pg_catalog.text[] AS a1,
+                                          $3::pg_catalog.text[] AS a2, $4::pg_catalog.text[] AS a3,
+                                          $5::numeric[] AS a4, $6::timestamp with time zone[] AS a5,
                                           $7::timestamp with time zone[] AS a6
                                    WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS q) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
                          FROM "subscription" AS s
-                        WHERE s."id" = e."id"
+                        WHERE s."id" OPERATOR(pg_catalog.=) e."id"
                         OFFSET 0) AS s ON true
 ), absent AS MATERIALIZED (
-  SELECT jsonb_object_agg(a.k, true) AS keys FROM (
-    SELECT '0' || '=' || e.pgonce_s1::text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1 AND e."amount" IS NULL
+  SELECT pg_catalog.jsonb_object_agg(a.k, true) AS keys FROM (
+    SELECT '0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) e.pgonce_s1::pg_catalog.text AS k
+      FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1 AND e."amount" IS NULL
   ) AS a WHERE a.k IS NOT NULL
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
   SELECT e."id", e."status",
-         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::text ELSE e."public_id" END,
+         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::pg_catalog.text ELSE e."public_id" END,
          coalesce(e."amount", e.pgonce_s4), e."deleted_at", e."updated_at"
     FROM judged AS e
-   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1
-   ORDER BY e."id" COLLATE "C"
+   WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1
+   ORDER BY e."id" COLLATE pg_catalog."C"
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "public_id" = excluded."public_id",
-         "amount" = CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END,
+         "amount" = CASE WHEN (SELECT keys FROM absent) OPERATOR(pg_catalog.?) ('0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text)
+              THEN t."amount" ELSE excluded."amount" END,
          "deleted_at" = excluded."deleted_at",
          "updated_at" = excluded."updated_at"
-   WHERE (t."updated_at" >= excluded."updated_at") IS NOT TRUE
+   WHERE (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
   RETURNING old."id" IS NULL AS pgonce_new, t."id"
 ), tally AS (
-  SELECT count(*) AS written, count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
+  SELECT pg_catalog.count(*) AS written, pg_catalog.count(*) FILTER (WHERE NOT a.pgonce_new) AS updated FROM applied AS a
 )
-SELECT NULL::boolean, y.written, y.updated, 0::int8, '' FROM tally AS y
+SELECT NULL::boolean, y.written, y.updated, 0::pg_catalog.int8, '' FROM tally AS y
  UNION ALL
 SELECT d.*
   FROM (SELECT CASE WHEN e.pgonce_verdict IS NULL
-                    THEN (SELECT y.written FROM tally AS y) = (SELECT count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth = 1)
-                         OR (e."id") IN (SELECT a."id" FROM applied AS a)
+                    THEN (SELECT y.written FROM tally AS y)
+                         OPERATOR(pg_catalog.=) (SELECT pg_catalog.count(*) FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e.pgonce_nth OPERATOR(pg_catalog.=) 1)
+                         OR (e."id") OPERATOR(pg_catalog.=) ANY (SELECT a."id" FROM applied AS a)
                     ELSE false END AS written, e.pgonce_pos, e.pgonce_nth AS nth, e.pgonce_rank, coalesce(e.pgonce_verdict, '')
           FROM judged AS e
-         WHERE (SELECT y.written FROM tally AS y) < cardinality($1::int8[])) AS d
- WHERE NOT d.written OR d.nth > 1;
+         WHERE (SELECT y.written FROM tally AS y) OPERATOR(pg_catalog.<) pg_catalog.cardinality($1::pg_catalog.int8[])) AS d
+ WHERE NOT d.written OR d.nth OPERATOR(pg_catalog.>) 1;
 
 -- Many rows of distinct keys, told one by one, PostgreSQL 14 to 17
 WITH judged AS MATERIALIZED (
   SELECT e.*, s."id" AS pgonce_s1, s."status" AS pgonce_s2, s."public_id" AS pgonce_s3,
          s."amount" AS pgonce_s4, s."deleted_at" AS pgonce_s5, s."updated_at" AS pgonce_s6,
        CASE WHEN e.pgonce_refused IS NOT NULL THEN e.pgonce_refused
-            WHEN (s."updated_at" >= e."updated_at") IS NOT TRUE THEN NULL
-            WHEN s."updated_at" > e."updated_at" THEN 'stale'
-            WHEN s."status" IS NOT DISTINCT FROM e."status"
-                 AND s."public_id" IS NOT DISTINCT FROM CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END
-                 AND s."amount" IS NOT DISTINCT FROM (coalesce(e."amount", s."amount"))::numeric(10,2)
-                 AND s."deleted_at" IS NOT DISTINCT FROM e."deleted_at" THEN 'unchanged'
+            WHEN (s."updated_at" OPERATOR(pg_catalog.>=) e."updated_at") IS NOT TRUE THEN NULL
+            WHEN s."updated_at" OPERATOR(pg_catalog.>) e."updated_at" THEN 'stale'
+            WHEN coalesce(s."status" OPERATOR(pg_catalog.=) e."status", s."status" IS NULL AND e."status" IS NULL)
+                 AND coalesce(s."public_id" OPERATOR(pg_catalog.=) CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END,
+                          s."public_id" IS NULL AND CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN s."public_id" ELSE e."public_id" END IS NULL)
+                 AND coalesce(s."amount" OPERATOR(pg_catalog.=) (coalesce(e."amount", s."amount"))::numeric(10,2),
+                          s."amount" IS NULL AND (coalesce(e."amount", s."amount"))::numeric(10,2) IS NULL)
+                 AND coalesce(s."deleted_at" OPERATOR(pg_catalog.=) e."deleted_at", s."deleted_at" IS NULL AND e."deleted_at" IS NULL) THEN 'unchanged'
             ELSE 'conflict' END AS pgonce_verdict
     FROM (SELECT v.*,
-                 CASE WHEN (SELECT string_agg(atttypid || ' ' || atttypmod, ', ' ORDER BY attnum) FROM pg_catalog.pg_attribute
-                          WHERE attrelid = to_regclass('"subscription"') AND attname IN ('amount'))
-                         IS DISTINCT FROM '1700 655366' THEN 'outdated' END AS pgonce_refused
+                 CASE WHEN ((SELECT pg_catalog.string_agg(atttypid OPERATOR(pg_catalog.||) ' ' OPERATOR(pg_catalog.||) atttypmod, ', ' ORDER BY attnum)
+                            FROM pg_catalog.pg_attribute
+                           WHERE attrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('"subscription"')
+                             AND attname OPERATOR(pg_catalog.=) ANY (ARRAY['amount'])) OPERATOR(pg_catalog.=) '1700 655366') IS NOT TRUE THEN 'outdated' END AS pgonce_refused
             FROM (SELECT u.pgonce_pos, u.c1 COLLATE pg_catalog."C" AS "id", u.c2 AS "status",
                           u.c3 AS "public_id", u.c4 AS "amount", u.c5 AS "deleted_at", u.c6 AS "updated_at"
-                    FROM (SELECT unnest(a.pos) AS pgonce_pos, unnest(a.a1) AS c1, unnest(a.a2) AS c2,
-                                  unnest(a.a3) AS c3, unnest(a.a4) AS c4, unnest(a.a5) AS c5,
-                                  unnest(a.a6) AS c6
-                            FROM (SELECT $1::int8[] AS pos, $2::text[] AS a1, $3::text[] AS a2,
-                                          $4::text[] AS a3, $5::numeric[] AS a4,
-                                          $6::timestamp with time zone[] AS a5,
+                    FROM (SELECT pg_catalog.unnest(a.pos) AS pgonce_pos, pg_catalog.unnest(a.a1) AS c1, pg_catalog.unnest(a.a2) AS c2,
+                                  pg_catalog.unnest(a.a3) AS c3, pg_catalog.unnest(a.a4) AS c4, pg_catalog.unnest(a.a5) AS c5,
+                                  pg_catalog.unnest(a.a6) AS c6
+                            FROM (SELECT $1::pg_catalog.int8[] AS pos, $2::pg_catalog.text[] AS a1,
+                                          $3::pg_catalog.text[] AS a2, $4::pg_catalog.text[] AS a3,
+                                          $5::numeric[] AS a4, $6::timestamp with time zone[] AS a5,
                                           $7::timestamp with time zone[] AS a6,
-                                          set_config('pgonce.hit', '', true)
+                                          pg_catalog.set_config('pgonce.hit', '', true)
                                    WHERE '{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL OFFSET 0) AS a) AS u) AS v) AS e
     LEFT JOIN LATERAL (SELECT s."id", s."status", s."public_id", s."amount", s."deleted_at", s."updated_at"
                          FROM "subscription" AS s
-                        WHERE s."id" = e."id"
+                        WHERE s."id" OPERATOR(pg_catalog.=) e."id"
                         OFFSET 0) AS s ON true
 ), absent AS MATERIALIZED (
-  SELECT jsonb_object_agg(a.k, true) AS keys FROM (
-    SELECT '0' || '=' || e.pgonce_s1::text AS k FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e."amount" IS NULL
+  SELECT pg_catalog.jsonb_object_agg(a.k, true) AS keys FROM (
+    SELECT '0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) e.pgonce_s1::pg_catalog.text AS k
+      FROM judged AS e WHERE e.pgonce_verdict IS NULL AND e."amount" IS NULL
   ) AS a WHERE a.k IS NOT NULL
 ), applied AS (
   INSERT INTO "subscription" AS t ("id", "status", "public_id", "amount", "deleted_at", "updated_at")
   SELECT e."id", e."status",
-         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::text ELSE e."public_id" END,
+         CASE WHEN e."public_id" IS NULL AND e."deleted_at" IS NOT NULL THEN (gen_random_uuid())::pg_catalog.text ELSE e."public_id" END,
          coalesce(e."amount", e.pgonce_s4), e."deleted_at", e."updated_at"
     FROM judged AS e
    WHERE e.pgonce_verdict IS NULL
   ON CONFLICT ("id") DO UPDATE
      SET "status" = excluded."status",
          "public_id" = excluded."public_id",
-         "amount" = CASE WHEN (SELECT keys FROM absent) ? ('0' || '=' || t."id"::text) THEN t."amount" ELSE excluded."amount" END,
+         "amount" = CASE WHEN (SELECT keys FROM absent) OPERATOR(pg_catalog.?) ('0' OPERATOR(pg_catalog.||) '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text)
+              THEN t."amount" ELSE excluded."amount" END,
          "deleted_at" = excluded."deleted_at",
          "updated_at" = excluded."updated_at"
-   WHERE set_config('pgonce.hit', '=' || t."id"::text, true) IS NOT NULL
-     AND (t."updated_at" >= excluded."updated_at") IS NOT TRUE
-  RETURNING CASE current_setting('pgonce.hit', true) WHEN '' THEN true ELSE current_setting('pgonce.hit', true) IS DISTINCT FROM '=' || t."id"::text END AS pgonce_new,
+   WHERE pg_catalog.set_config('pgonce.hit', '=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text, true) IS NOT NULL
+     AND (t."updated_at" OPERATOR(pg_catalog.>=) excluded."updated_at") IS NOT TRUE
+  RETURNING (pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.=) ''
+             OR pg_catalog.current_setting('pgonce.hit', true) OPERATOR(pg_catalog.<>) ('=' OPERATOR(pg_catalog.||) t."id"::pg_catalog.text)) IS NOT FALSE AS pgonce_new,
             t."id", t."status", t."public_id", t."amount", t."deleted_at", t."updated_at"
 )
-SELECT row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) = 1,
+SELECT pg_catalog.row_number() OVER (PARTITION BY r.pgonce_g1 ORDER BY r.pgonce_pos) OPERATOR(pg_catalog.=) 1,
        r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
        r."id", r."status", r."public_id", r."amount",
        pg_catalog.encode(pg_catalog.timestamptz_send(r."deleted_at"), 'hex'::pg_catalog.text),
        pg_catalog.encode(pg_catalog.timestamptz_send(r."updated_at"), 'hex'::pg_catalog.text)
   FROM (
-    SELECT a."id" COLLATE "C" AS pgonce_g1, -1::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+    SELECT a."id" COLLATE pg_catalog."C" AS pgonce_g1,
+           '-1'::pg_catalog.int8 AS pgonce_pos, 0::pg_catalog.int8 AS pgonce_nth, 0::pg_catalog.int8 AS pgonce_rank,
            CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
            a."id", a."status", a."public_id", a."amount", a."deleted_at", a."updated_at"
       FROM applied AS a
      UNION ALL
-    SELECT e."id" COLLATE "C" AS pgonce_g1, e.pgonce_pos, 1::int8, 1::int8, coalesce(e.pgonce_verdict, ''),
+    SELECT e."id" COLLATE pg_catalog."C" AS pgonce_g1, e.pgonce_pos, 1::pg_catalog.int8, 1::pg_catalog.int8, coalesce(e.pgonce_verdict, ''),
            e.pgonce_s1 AS "id", e.pgonce_s2 AS "status", e.pgonce_s3 AS "public_id", e.pgonce_s4 AS "amount",
            e.pgonce_s5 AS "deleted_at", e.pgonce_s6 AS "updated_at"
       FROM judged AS e

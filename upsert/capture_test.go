@@ -1,0 +1,106 @@
+package upsert_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/upsert"
+)
+
+// captive has a column of every kind of type whose values are compared.
+type captive struct {
+	ID     string     `db:"id"`
+	N      int64      `db:"n"`
+	Price  *string    `db:"price"`
+	Tags   []string   `db:"tags"`
+	Doc    *string    `db:"doc"`
+	Raw    []byte     `db:"raw"`
+	Day    *time.Time `db:"day"`
+	At     time.Time  `db:"at"`
+	Gone   *time.Time `db:"gone"`
+	Active bool       `db:"active"`
+}
+
+const captiveColumns = `id pg_catalog.text NOT NULL, n pg_catalog.int8, price pg_catalog.numeric, tags pg_catalog.text[], doc pg_catalog.jsonb,
+	raw pg_catalog.bytea, day pg_catalog.date, at pg_catalog.timestamptz NOT NULL, gone pg_catalog.timestamptz, active boolean NOT NULL DEFAULT true`
+
+// Whoever may create functions in a schema of the search path could have them run with the rights of whoever writes.
+func TestNothingIsCaptured(t *testing.T) {
+	t.Parallel()
+	into := func() upsert.Builder[captive] { return upsert.Into[captive]("app.things").OnConflict("id") }
+	all := []string{"n", "price", "tags", "doc", "raw", "day", "active"}
+	for name, stmt := range map[string]upsert.Builder[captive]{
+		"version":     into().Set(append(all, "gone")...).Version("at"),
+		"tie":         into().Set("price", "tags", "doc", "raw", "day", "active", "gone").Version("at", "n"),
+		"last wins":   into().Set(append(all, "at", "gone")...).LastWins(),
+		"first wins":  into().SetOnInsert(append(all, "at", "gone")...).FirstWins(),
+		"max skew":    into().Set(append(all, "gone")...).Version("at").MaxSkew(time.Minute),
+		"tombstone":   into().Set(all...).Version("at").Tombstone("gone"),
+		"if not null": into().SetIfNotNull("price", "doc", "raw").Set("n", "tags", "day", "active", "gone").Version("at"),
+		"predicate":   upsert.Into[captive]("app.things").OnConflict("id").Where("active").Set("n", "price", "tags", "doc", "raw", "day", "gone", "active", "at").LastWins(),
+		"expression": upsert.Into[captive]("app.things").OnConflict("(pg_catalog.lower(id))").
+			Set(append(all, "gone")...).SetOnInsert("id").Version("at"),
+	} {
+		for _, path := range pgtest.ShadowPaths() {
+			t.Run(path+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				pool := pgtest.Shadowed(t, path)
+				key := "PRIMARY KEY (id)"
+				exec(t, pool, "CREATE TABLE app.things ("+captiveColumns+")")
+				switch name {
+				case "predicate":
+					key = "CREATE UNIQUE INDEX things_key ON app.things (id) WHERE active"
+				case "expression":
+					key = "CREATE UNIQUE INDEX things_key ON app.things (pg_catalog.lower(id))"
+				default:
+					key = "ALTER TABLE app.things ADD " + key
+				}
+				exec(t, pool, key)
+				captureStatement(t, pool, stmt.MustBuild())
+			})
+		}
+	}
+}
+
+func captureStatement(t *testing.T, pool *pgxpool.Pool, stmt *upsert.Stmt[captive]) {
+	ctx := t.Context()
+	require.NoError(t, upsert.Verify(ctx, pool, stmt))
+	row := func(id string, age time.Duration) captive {
+		price, doc := "1.50", `{"a": 1}`
+		return captive{
+			ID: id, N: 1, Price: &price, Tags: []string{"x"}, Doc: &doc, Raw: []byte("r"), Day: &noon,
+			At: noon.Add(-age), Active: true,
+		}
+	}
+	for _, r := range []captive{row("1", 0), row("1", 0), row("1", time.Hour), row("1", -time.Hour), row("2", 0)} {
+		_, err := stmt.Exec(ctx, pool, r)
+		require.NoError(t, err)
+	}
+	for _, rows := range [][]captive{{row("3", 0), row("4", 0)}, {row("1", 0), row("3", -time.Hour), row("5", 0)}, {row("6", 0), row("6", -time.Hour)}} {
+		for _, each := range []func(int, upsert.Result[captive]){nil, func(_ int, r upsert.Result[captive]) { require.NoError(t, r.Err) }} {
+			_, err := stmt.ExecMany(ctx, pool, slices.Values(rows), each)
+			require.NoError(t, err)
+		}
+	}
+	sql, columns := stmt.SQL()
+	args := []any{}
+	values := map[string]any{
+		"id": "9", "n": int64(1), "price": "1", "tags": []string{"x"}, "doc": `{}`, "raw": []byte("r"), "day": noon, "at": noon, "gone": nil, "active": true,
+	}
+	for _, c := range columns {
+		args = append(args, values[c])
+	}
+	for range 2 {
+		_, err := pool.Exec(ctx, sql, append([]any{pgx.QueryExecModeCacheStatement}, args...)...)
+		require.NoError(t, err)
+	}
+	require.Greater(t, pgtest.Captured(t, pool), 3)
+	require.NotContains(t, strings.ToLower(sql), "evil")
+}
