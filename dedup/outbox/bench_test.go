@@ -31,7 +31,8 @@ func BenchmarkRelay(b *testing.B) {
 	b.ReportMetric(float64(s.Published)/time.Since(begun).Seconds(), "events/s")
 }
 
-// BenchmarkAppend shows why a transaction should not notify: with more than one writer their COMMITs wait for each other.
+// BenchmarkAppend shows why a transaction should not notify: with more than one writer their COMMITs wait for each
+// other.
 func BenchmarkAppend(b *testing.B) {
 	for _, notify := range []bool{false, true} {
 		b.Run(fmt.Sprintf("notify=%v", notify), func(b *testing.B) {

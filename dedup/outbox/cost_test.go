@@ -106,8 +106,8 @@ func TestWrites(t *testing.T) {
 	require.LessOrEqual(t, lanes[3], lanes[1]/4, "mostly on the same page")
 }
 
-// With very many events waiting, a claim and its batch read the pages of a few indexes, as with few: it is the same plan,
-// and no more blocks than the height of an index adds.
+// With very many events waiting, a claim and its batch read the pages of a few indexes, as with few: it is the same
+// plan, and no more blocks than the height of an index adds.
 func TestManyWaiting(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
