@@ -68,7 +68,7 @@ SELECT f.lane::int8, f.seq, f.id::text, f.topic, f.key, coalesce(f.headers::text
              FROM /*table*/outbox AS w
             WHERE w.lane = $1::int8::int2 AND w.seq > $4::int8
             ORDER BY w.seq LIMIT $5::int8) AS o
-    WHERE o.bytes < $6::int8)
+    WHERE o.bytes = 0 OR o.bytes + octet_length(o.payload) <= $6::int8)
   UNION ALL
   (SELECT ` + eventColumns("o") + `, false
      FROM (SELECT ` + eventColumns("w") + `,
@@ -83,7 +83,7 @@ SELECT f.lane::int8, f.seq, f.id::text, f.topic, f.key, coalesce(f.headers::text
                         AND k.seq <= CASE WHEN d.key = '' THEN d.seq ELSE 9223372036854775807 END
                       ORDER BY k.seq LIMIT $5::int8) AS e
                     LIMIT $5::int8) AS w) AS o
-    WHERE o.bytes < $6::int8)) AS f
+    WHERE o.bytes = 0 OR o.bytes + octet_length(o.payload) <= $6::int8)) AS f
  WHERE l.lane = $1::int8::int2 AND l.token = $3::int8`)
 
 // doneSQL ends a lease and deletes what was published, if the lease still holds. It deletes by the numbers that were
