@@ -13,8 +13,8 @@ import (
 
 // Event is an event: what Append stores, and what a [Publisher] gets.
 type Event struct {
-	// ID is fixed when the event is appended, and the same each time it is published: the consumer's key. It is a UUID in
-	// its usual form, in lower case. Empty means a new one ([NewID]), which the Publisher sees.
+	// ID is fixed when the event is appended, and the same each time it is published: the consumer's key. It is a
+	// UUID in its usual form, in lower case. Empty means a new one ([NewID]), which the Publisher sees.
 	ID string
 
 	// Topic says where it goes: a subject, a queue, a topic. 1 to 255 bytes.
@@ -51,8 +51,8 @@ func NewID() string { return engine.NewID() }
 // Append stores events in the zero [Table], in tx: they are published, in this order for each key, if and when tx is
 // committed. It takes one round trip.
 //
-// Before anything is sent it returns [ErrInvalid] for an event that cannot be stored. Any other error is the server's or the
-// connection's: tx has failed, and must be rolled back.
+// Before anything is sent it returns [ErrInvalid] for an event that cannot be stored. Any other error is the
+// server's or the connection's: tx has failed, and must be rolled back.
 func Append(ctx context.Context, tx pgx.Tx, events ...Event) error {
 	return Table{}.Append(ctx, tx, events...)
 }

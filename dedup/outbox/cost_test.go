@@ -106,8 +106,8 @@ func TestWrites(t *testing.T) {
 	require.LessOrEqual(t, lanes[3], lanes[1]/4, "mostly on the same page")
 }
 
-// With very many events waiting, a claim and its batch read the pages of a few indexes, as with few: it is the same plan,
-// and no more blocks than the height of an index adds.
+// With very many events waiting, a claim and its batch read the pages of a few indexes, as with few: it is the same
+// plan, and no more blocks than the height of an index adds.
 func TestManyWaiting(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -146,3 +146,33 @@ func TestManyWaiting(t *testing.T) {
 
 const blocksSQL = `
 SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relname = 'outbox'`
+
+// A batch has 8 MB at the most, or one event: a relay's memory is bounded, also by what failed before.
+func TestBatchBytes(t *testing.T) {
+	t.Parallel()
+	pool := migrated(t)
+	for _, size := range []int{3, 3, 3, 9, 1, 1} {
+		add(t, pool, outbox.Event{Topic: "t", Key: "k", Payload: make([]byte, size<<20)})
+	}
+	var batches [][]int
+	failing := true
+	r := quick(outbox.PublisherFunc(func(_ context.Context, events []outbox.Event) error {
+		sizes := make([]int, len(events))
+		errs := make(outbox.EventErrors, len(events))
+		for i, e := range events {
+			sizes[i] = len(e.Payload) >> 20
+			if failing {
+				errs[i] = outbox.ErrInvalid
+			}
+		}
+		failing = false
+		batches = append(batches, sizes)
+		return errs.Err()
+	}))
+	_, err := r.Drain(t.Context(), pool)
+	require.Error(t, err)
+	for range 5 {
+		drain(t, pool, r)
+	}
+	require.Equal(t, [][]int{{3, 3}, {3, 3}, {3}, {9}, {1, 1}}, batches)
+}

@@ -1,9 +1,10 @@
 // Package outbox publishes events of a transaction after its COMMIT: at least once, and in order for each key.
 //
-// [Append] stores an event in the transaction that changes your data, so that both are committed or neither is. A [Relay]
-// reads what was committed, hands it to your [Publisher], and deletes it when the broker has confirmed it. Any number of
-// relays may run. What it does not promise is exactly once: a relay that dies after the broker's answer has published, and
-// the next relay publishes again. The consumer takes [Event].ID as its key for package idem, and there the effect happens once.
+// [Append] stores an event in the transaction that changes your data, so that both are committed or neither is. A
+// [Relay] reads what was committed, hands it to your [Publisher], and deletes it when the broker has confirmed it.
+// Any number of relays may run. What it does not promise is exactly once: a relay that dies after the broker's
+// answer has published, and the next relay publishes again. The consumer takes [Event].ID as its key for package
+// idem, and there the effect happens once.
 //
 // # Basic use
 //
@@ -31,18 +32,20 @@
 // # Order
 //
 // Events with one Key are published one after the other, in the order of the numbers that Append gave them. Of two
-// transactions that append for one key at once, the order is that of their events only where they exclude each other: let
-// both change or lock the same row (the order, the account) before they append. Otherwise a number may be lower and its
-// COMMIT later. Such an event is published when it is committed: no event is skipped for being late.
+// transactions that append for one key at once, the order is that of their events only where they exclude each
+// other: let both change or lock the same row (the order, the account) before they append. Otherwise a number may be
+// lower and its COMMIT later. Such an event is published when it is committed: no event is skipped for being late.
 //
-// Events without a Key have no order. One relay at a time has a key, for it leases the key's lane, one of 32. A relay that
-// stalls for longer than its lease may have published what another one publishes again. It can delete nothing then.
+// Events without a Key have no order. One relay at a time has a key, for it leases the key's lane, one of 32. A
+// relay that stalls for longer than its lease may have published what another one publishes again. It can delete
+// nothing then.
 //
 // # What fails
 //
-// An event that fails is tried again after MinRetry, then after twice as long each time, up to MaxRetry. After MaxAttempts it
-// is parked. While it waits, and while it is parked, the later events of its key wait behind it, and events of other keys go
-// on. Whoever looks after the table makes it due again with [Table.Retry], or gives it up with [Table.Discard].
+// An event that fails is tried again after MinRetry, then after twice as long each time, up to MaxRetry. After
+// MaxAttempts it is parked. While it waits, and while it is parked, the later events of its key wait behind it, and
+// events of other keys go on. Whoever looks after the table makes it due again with [Table.Retry], or gives it up
+// with [Table.Discard].
 //
 //	          Append            published
 //	nothing ---------> waiting ----------> deleted
@@ -64,10 +67,10 @@
 //
 // # Poolers and wake-ups
 //
-// Nothing outlives a transaction or a statement, so Append and relays work behind PgBouncer in transaction mode. A relay
-// looks for events every 25 ms. [Listen] needs a session of its own, and so a direct connection. Why Append does not send
-// NOTIFY itself: a COMMIT with one takes a lock of the whole server, and a listener that has stopped fills the server's queue until such
-// COMMITs fail.
+// Nothing outlives a transaction or a statement, so Append and relays work behind PgBouncer in transaction mode. A
+// relay looks for events every 25 ms. [Listen] needs a session of its own, and so a direct connection. Why Append
+// does not send NOTIFY itself: a COMMIT with one takes a lock of the whole server, and a listener that has stopped
+// fills the server's queue until such COMMITs fail.
 //
 // # Errors
 //
@@ -75,6 +78,6 @@
 //	ErrPanic         Relay.Done: the Publisher panicked; handled as any other error of its
 //	ErrUnavailable   yours, see above
 //
-// Other errors are the server's or the connection's. Of a COMMIT that was not answered nothing is known: its events are published
-// again, or not appended, and the transaction of your own you settle as ever.
+// Other errors are the server's or the connection's. Of a COMMIT that was not answered nothing is known: its events
+// are published again, or not appended, and the transaction of your own you settle as ever.
 package outbox

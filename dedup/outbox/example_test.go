@@ -33,8 +33,8 @@ func examplePool(ctx context.Context) (*pgxpool.Pool, func()) {
 	return pool, func() { pool.Close(); drop() }
 }
 
-// place stores an order and the event that tells of it: both, or neither. The row of the order is locked before the event is
-// appended, and so the events of one order are in the order of its changes.
+// place stores an order and the event that tells of it: both, or neither. The row of the order is locked before the
+// event is appended, and so the events of one order are in the order of its changes.
 func place(ctx context.Context, pool *pgxpool.Pool, order, status string) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `INSERT INTO orders (id, status) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET status = $2`, order, status)
@@ -48,7 +48,8 @@ func place(ctx context.Context, pool *pgxpool.Pool, order, status string) error 
 	})
 }
 
-// publish stands for a broker. A real one returns when the broker has confirmed, and sends e.ID along: the consumer's key.
+// publish stands for a broker. A real one returns when the broker has confirmed, and sends e.ID along: the
+// consumer's key.
 func publish(_ context.Context, events []outbox.Event) error {
 	for _, e := range events {
 		fmt.Println(e.Topic, e.Key, string(e.Payload))

@@ -27,8 +27,9 @@ func watched(t *testing.T, pool *pgxpool.Pool, s *faultconn.Script) *pgxpool.Poo
 	return pgtest.PoolConfig(t, cfg)
 }
 
-// A relay whose connection is cut at any message of the protocol, in either direction, before or behind it, loses no event
-// and changes no order; another relay goes on when the lease is over. The same with events that fail in between.
+// A relay whose connection is cut at any message of the protocol, in either direction, before or behind it, loses no
+// event and changes no order; another relay goes on when the lease is over. The same with events that fail in
+// between.
 func TestCutAnywhere(t *testing.T) {
 	t.Parallel()
 	const keys, each = 2, 3
@@ -269,7 +270,8 @@ func TestLostCommit(t *testing.T) {
 	}
 }
 
-// A database that comes back from a dump, under a relay that goes on: its numbers begin again, and events are delivered.
+// A database that comes back from a dump, under a relay that goes on: its numbers begin again, and events are
+// delivered.
 func TestRestored(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t)
@@ -284,8 +286,8 @@ func TestRestored(t *testing.T) {
 		add(t, pool, ev("k", n))
 		require.Eventually(t, func() bool { return len(b.payloads()) == n+1 }, 20*time.Second, time.Millisecond)
 	}
-	// A restore into a database of its own ends the relay's session, which makes it forget its marks at once. This is the
-	// worse case: nothing tells the relay.
+	// A restore into a database of its own ends the relay's session, which makes it forget its marks at once. This
+	// is the worse case: nothing tells the relay.
 	_, err := pool.Exec(t.Context(), `TRUNCATE outbox RESTART IDENTITY`)
 	require.NoError(t, err)
 	add(t, pool, ev("k", 50))

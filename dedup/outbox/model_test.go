@@ -22,8 +22,8 @@ type model struct {
 	n     int
 }
 
-// Whatever is appended, rolled back, published, refused by the broker, lost behind it, retried and given up, in any order:
-// each key's events are published in order, none but those given up is missing, and the counts are right.
+// Whatever is appended, rolled back, published, refused by the broker, lost behind it, retried and given up, in any
+// order: each key's events are published in order, none but those given up is missing, and the counts are right.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

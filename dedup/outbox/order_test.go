@@ -16,8 +16,8 @@ import (
 	"github.com/pgonce/pgonce/dedup/outbox"
 )
 
-// A transaction that began earlier, took a lower number and is committed later, is published: by a relay that has published
-// everything else again and again meanwhile, so that its low mark has moved as far as it may.
+// A transaction that began earlier, took a lower number and is committed later, is published: by a relay that has
+// published everything else again and again meanwhile, so that its low mark has moved as far as it may.
 func TestLateCommit(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -81,8 +81,8 @@ func TestIDBeforeNumber(t *testing.T) {
 	require.Error(t, err, "the test would find it")
 }
 
-// Four relays and eight writers, of which some roll back, with a lock of each key: everything is published, once as no
-// lease is lost, and each key in its order.
+// Four relays and eight writers, of which some roll back, with a lock of each key: everything is published, once as
+// no lease is lost, and each key in its order.
 func TestOrderPerKey(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -171,8 +171,8 @@ func inOrder(t testing.TB, b *broker, keys, each int) {
 	}
 }
 
-// A bad event is tried again, later each time, and parked: its key waits behind it, in order, and all the others go on. Then
-// it is made due again, or given up.
+// A bad event is tried again, later each time, and parked: its key waits behind it, in order, and all the others go
+// on. Then it is made due again, or given up.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"each", "whole", "panic"} {
@@ -321,8 +321,8 @@ func unique(all []string) []string {
 	return firsts
 }
 
-// An event that was committed late, of a key that has failed meanwhile, comes before the one that failed: that one does not
-// pass it, though its time has come.
+// An event that was committed late, of a key that has failed meanwhile, comes before the one that failed: that one
+// does not pass it, though its time has come.
 func TestLateCommitOfFailedKey(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -15,13 +15,13 @@ import (
 
 // Publisher hands events to a broker.
 type Publisher interface {
-	// Publish returns nil when the broker has confirmed every event. It publishes those of one key in their order, and none
-	// after one of the same key that failed. See the package's table of its errors: an [EventErrors] tells what became of each,
-	// and one of [ErrUnavailable] says that no event is to blame. A panic is an error, too.
+	// Publish returns nil when the broker has confirmed every event. It publishes those of one key in their order,
+	// and none after one of the same key that failed. See the package's table of its errors: an [EventErrors] tells
+	// what became of each, and one of [ErrUnavailable] says that no event is to blame. A panic is an error, too.
 	//
-	// It must return soon after ctx has ended, which it does when three quarters of the lease are over. It may be called by
-	// several goroutines at once, with events of different keys, and again with events that it has published already. It
-	// must not change the events, nor keep them.
+	// It must return soon after ctx has ended, which it does when three quarters of the lease are over. It may be
+	// called by several goroutines at once, with events of different keys, and again with events that it has
+	// published already. It must not change the events, nor keep them.
 	Publish(ctx context.Context, events []Event) error
 }
 
@@ -81,7 +81,7 @@ type Stats struct {
 	Published int64 // events published and deleted
 	Failed    int64 // attempts that failed and were counted
 	Parked    int64 // events that had their last attempt
-	Again     int64 // events that were published, as far as is known, and will be again: the lease was lost, or the database did not answer
+	Again     int64 // events published that will be published again: the lease was lost, or the database did not answer
 }
 
 // Relay publishes what was committed. It is a plain value, safe for concurrent use; only Publisher has no default.
@@ -89,34 +89,34 @@ type Relay struct {
 	Table     Table
 	Publisher Publisher
 
-	// Batch is how many events Publish gets at the most, all of one lane. 0 means 100. Their payloads have 8 MB together, or there is
-	// one event.
+	// Batch is how many events Publish gets at the most, all of one lane. 0 means 100. Their payloads have 8 MB
+	// together, or there is one event.
 	Batch int
 
-	// Workers is how many batches Run publishes at a time, each with a connection while it talks to the database. 0 means 1;
-	// more than the 32 lanes is of no use.
+	// Workers is how many batches Run publishes at a time, each with a connection while it talks to the database. 0
+	// means 1; more than the 32 lanes is of no use.
 	Workers int
 
-	// Lease is how long a batch may take. A relay that dies gives up its lane when that is over, by the database's clock. 0
-	// means 30 seconds.
+	// Lease is how long a batch may take. A relay that dies gives up its lane when that is over, by the database's
+	// clock. 0 means 30 seconds.
 	Lease time.Duration
 
 	// Poll is how long to wait after nothing was found. 0 means 25 ms. A look writes nothing.
 	Poll time.Duration
 
-	// Wake, where not nil, ends such a wait: send to it, without blocking, after a COMMIT of this process, or let [Listen]
-	// do it. It only saves time, and nothing is lost with a wake-up.
+	// Wake, where not nil, ends such a wait: send to it, without blocking, after a COMMIT of this process, or let
+	// [Listen] do it. It only saves time, and nothing is lost with a wake-up.
 	Wake <-chan struct{}
 
 	// MaxAttempts is how often an event is tried before it is parked. 0 means 20: about nine hours.
 	MaxAttempts int
 
-	// MinRetry and MaxRetry are the first and the longest time between two attempts, give or take a fifth. 0 means a second,
-	// and an hour.
+	// MinRetry and MaxRetry are the first and the longest time between two attempts, give or take a fifth. 0 means a
+	// second, and an hour.
 	MinRetry, MaxRetry time.Duration
 
-	// Done, where not nil, is called after each batch, and after each error of the database's, by one goroutine or several.
-	// err is the Publisher's, or the database's; without Done nobody hears of it. The relay waits for it.
+	// Done, where not nil, is called after each batch, and after each error of the database's, by one goroutine or
+	// several. err is the Publisher's, or the database's; without Done nobody hears of it. The relay waits for it.
 	Done func(ctx context.Context, s Stats, err error)
 }
 
@@ -149,12 +149,12 @@ func (r Relay) publish(ctx context.Context, found []engine.Event) engine.Result 
 	return engine.Result{Err: err}
 }
 
-// Run publishes until ctx ends, and returns its error, or at once one that says what is wrong with r. On an error of the
-// database's it goes on after a rest. It may run in any number of processes. When ctx ends while Publish runs, Publish's ctx
-// ends, too; what it has published is still deleted, and the lane is free for others at once.
+// Run publishes until ctx ends, and returns its error, or at once one that says what is wrong with r. On an error of
+// the database's it goes on after a rest. It may run in any number of processes. When ctx ends while Publish runs,
+// Publish's ctx ends, too; what it has published is still deleted, and the lane is free for others at once.
 //
-// It owns its transactions, and holds no connection while Publish runs, if db is a pool. It needs SELECT, UPDATE and DELETE
-// on both tables.
+// It owns its transactions, and holds no connection while Publish runs, if db is a pool. It needs SELECT, UPDATE and
+// DELETE on both tables.
 func (r Relay) Run(ctx context.Context, db dedup.DB) error {
 	tell := func(s engine.Stats, published, err error) {
 		if r.Done != nil {
@@ -168,9 +168,9 @@ func (r Relay) Run(ctx context.Context, db dedup.DB) error {
 	return err
 }
 
-// Drain publishes until nothing is due, and returns: for tests, and for a scheduler. It returns the Publisher's first error,
-// though others may have been published; what failed is tried again by a later call, when its time has come. An error of
-// the database's ends it.
+// Drain publishes until nothing is due, and returns: for tests, and for a scheduler. It returns the Publisher's
+// first error, though others may have been published; what failed is tried again by a later call, when its time has
+// come. An error of the database's ends it.
 func (r Relay) Drain(ctx context.Context, db dedup.DB) (Stats, error) {
 	e, err := r.options().Relay()
 	if err != nil {

@@ -13,11 +13,12 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Table names an outbox. The zero value is the table outbox, found by the search path, with outbox_lanes beside it. A Table
-// is a description: making one reads and writes nothing.
+// Table names an outbox. The zero value is the table outbox, found by the search path, with outbox_lanes beside it.
+// A Table is a description: making one reads and writes nothing.
 type Table struct {
-	// Name is the table's name, with its schema or without, of 57 bytes at the most: "events", "app.events". It is quoted
-	// for you, and its case kept. Empty means "outbox". Name it with its schema wherever the search path may change.
+	// Name is the table's name, with its schema or without, of 57 bytes at the most: "events", "app.events". It is
+	// quoted for you, and its case kept. Empty means "outbox". Name it with its schema wherever the search path may
+	// change.
 	Name string
 }
 
@@ -52,8 +53,8 @@ func (t Table) Validate() error {
 	return nil
 }
 
-// DDL returns the SQL that makes the two tables, for a migration tool or psql. It can be run again. Its comments state the
-// locks it takes. DDL panics where [Table.Validate] would return an error.
+// DDL returns the SQL that makes the two tables, for a migration tool or psql. It can be run again. Its comments
+// state the locks it takes. DDL panics where [Table.Validate] would return an error.
 func (t Table) DDL() string {
 	name, err := engine.ParseName(t.Name)
 	if err != nil {
@@ -62,10 +63,10 @@ func (t Table) DDL() string {
 	return engine.DDL(name)
 }
 
-// Migrate makes the tables, or brings them up to the version of this library; with none given, the zero [Table]. It owns one
-// READ COMMITTED transaction, in which it holds an advisory lock, so that several processes may call it at once. It ends
-// with [Verify], and returns its *[dedup.VerifyError]; then, as on any other error, nothing is changed. A connection that
-// is in a transaction is refused. Safe for concurrent use.
+// Migrate makes the tables, or brings them up to the version of this library; with none given, the zero [Table]. It
+// owns one READ COMMITTED transaction, in which it holds an advisory lock, so that several processes may call it at
+// once. It ends with [Verify], and returns its *[dedup.VerifyError]; then, as on any other error, nothing is
+// changed. A connection that is in a transaction is refused. Safe for concurrent use.
 func Migrate(ctx context.Context, db interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }, tables ...Table,
@@ -91,14 +92,15 @@ func Migrate(ctx context.Context, db interface {
 	return nil
 }
 
-// Verify proves from the catalog that each table can be an outbox; with none given, the zero [Table]. It asks: are both
-// tables there, logged, with the columns, types and collations that the statements rely on; are the indexes valid; do the
-// numbers ascend without gaps that a session keeps to itself (CACHE 1); is every lane there; can a trigger, a rule or row security
-// drop or hide events; has the current role its rights.
+// Verify proves from the catalog that each table can be an outbox; with none given, the zero [Table]. It asks: are
+// both tables there, logged, with the columns, types and collations that the statements rely on; are the indexes
+// valid; do the numbers ascend without gaps that a session keeps to itself (CACHE 1); is every lane there; can a
+// trigger, a rule or row security drop or hide events; has the current role its rights.
 //
-// It returns nil when all of it holds, a *[dedup.VerifyError] with every problem where not, and any other error when it could
-// not ask. The kinds: "table missing", "not our table", "not logged", "column missing", "column type", "index missing",
-// "numbers out of order", "lane missing", "trigger" (rules, too), "row security", "rights missing". Safe for concurrent use.
+// It returns nil when all of it holds, a *[dedup.VerifyError] with every problem where not, and any other error when
+// it could not ask. The kinds: "table missing", "not our table", "not logged", "column missing", "column type",
+// "index missing", "numbers out of order", "lane missing", "trigger" (rules, too), "row security", "rights missing".
+// Safe for concurrent use.
 func Verify(ctx context.Context, db Conn, tables ...Table) error {
 	all, err := names(tables)
 	if err != nil {
@@ -173,14 +175,14 @@ func (t Table) Parked(ctx context.Context, db Conn, limit int) ([]Event, error) 
 	return events(found), nil
 }
 
-// Retry makes parked events due again, with all their attempts to come; all that are parked where no id is given. It returns
-// how many. An id that is not parked is ignored. It waits for relays that are just writing down what failed.
+// Retry makes parked events due again, with all their attempts to come; all that are parked where no id is given. It
+// returns how many. An id that is not parked is ignored. It waits for relays that are just writing down what failed.
 func (t Table) Retry(ctx context.Context, db dedup.DB, ids ...string) (int64, error) {
 	return t.change(ctx, db, "retry", engine.SQL.Retry, ids)
 }
 
-// Discard deletes parked events: they are never published. The next event of each key is due at once. It returns how many; an
-// id that is not parked is ignored.
+// Discard deletes parked events: they are never published. The next event of each key is due at once. It returns how
+// many; an id that is not parked is ignored.
 func (t Table) Discard(ctx context.Context, db dedup.DB, ids ...string) (int64, error) {
 	return t.change(ctx, db, "discard", engine.SQL.Discard, ids)
 }

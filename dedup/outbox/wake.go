@@ -10,12 +10,13 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// channel is what NOTIFY and LISTEN meet on, in each database. Notifications have no payload: which events there are, the
-// table says.
+// channel is what NOTIFY and LISTEN meet on, in each database. Notifications have no payload: which events there
+// are, the table says.
 const channel = "pgonce_outbox"
 
-// Notify wakes the relays that [Listen], of every process. Call it after the COMMIT, and not inside of the transaction: there the
-// COMMIT would wait for those of all others that notify. Once for many transactions will do. It works behind PgBouncer.
+// Notify wakes the relays that [Listen], of every process. Call it after the COMMIT, and not inside of the
+// transaction: there the COMMIT would wait for those of all others that notify. Once for many transactions will do.
+// It works behind PgBouncer.
 func Notify(ctx context.Context, db Conn) error {
 	if err := engine.Notify(ctx, pg.FromPgx(db), channel); err != nil {
 		return fmt.Errorf("outbox: notify: %w", err)
@@ -23,13 +24,14 @@ func Notify(ctx context.Context, db Conn) error {
 	return nil
 }
 
-// Listen sends to wake whenever somebody has called [Notify], until ctx ends or the connection is lost; it returns that
-// error. Give [Relay].Wake the same channel, with room for one:
+// Listen sends to wake whenever somebody has called [Notify], until ctx ends or the connection is lost; it returns
+// that error. Give [Relay].Wake the same channel, with room for one:
 //
 //	wake := make(chan struct{}, 1)
 //	go func() { _ = outbox.Listen(ctx, conn, wake) }()
 //
-// conn must be a direct one: behind PgBouncer in transaction mode nobody is told. While nobody listens, relays still poll.
+// conn must be a direct one: behind PgBouncer in transaction mode nobody is told. While nobody listens, relays still
+// poll.
 func Listen(ctx context.Context, conn *pgx.Conn, wake chan<- struct{}) error {
 	if _, err := conn.Exec(ctx, "LISTEN "+pg.Quote(channel)); err != nil {
 		return fmt.Errorf("outbox: listen: %w", err)

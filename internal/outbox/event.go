@@ -1,9 +1,10 @@
-// Package outbox is the engine of the outbox, over either driver: it appends events in a transaction of the caller's, and
-// relays them afterwards. The front doors are dedup/outbox (pgx) and outboxsql.
+// Package outbox is the engine of the outbox, over either driver: it appends events in a transaction of the
+// caller's, and relays them afterwards. The front doors are dedup/outbox (pgx) and outboxsql.
 //
-// An event is in one of a fixed number of lanes, by a hash of its ordering key. A relay leases a lane, reads a batch from its
-// beginning, publishes it, and deletes what was published. So one relay at a time has a key, and any number of them share
-// the lanes. What fails is moved out of the way, together with the events of its key that come after it.
+// An event is in one of a fixed number of lanes, by a hash of its ordering key. A relay leases a lane, reads a batch
+// from its beginning, publishes it, and deletes what was published. So one relay at a time has a key, and any number
+// of them share the lanes. What fails is moved out of the way, together with the events of its key that come after
+// it.
 package outbox
 
 import (
@@ -53,7 +54,8 @@ func ParseName(s string) (pg.Name, error) {
 	}
 	name, err := pg.ParseName(s)
 	if err == nil && len(name.Table) > maxTable {
-		err = fmt.Errorf("the table's name has %d bytes; %d is the longest here, for the table of the lanes adds its own", len(name.Table), maxTable)
+		err = fmt.Errorf("the table's name has %d bytes, more than %d: the name of the table of its lanes is longer",
+			len(name.Table), maxTable)
 	}
 	return name, err
 }

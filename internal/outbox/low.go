@@ -6,16 +6,17 @@ import (
 	"time"
 )
 
-// lowMarks remembers, of each lane, below which number nothing is left, so that a relay does not walk again and again over
-// the dead rows of what was published.
+// lowMarks remembers, of each lane, below which number nothing is left, so that a relay does not walk again and
+// again over the dead rows of what was published.
 //
-// A number is not the order of commits: an event may be committed long after events with higher numbers. Who has a low number
-// has a transaction id as well (see [appendSQL]), and so one that is below every id that is assigned later. A mark that
-// was seen in one snapshot therefore waits for an id that is assigned after it, and counts when all ids below that one have
-// ended: whatever they committed is visible, and lies at or above the first event that is read then.
+// A number is not the order of commits: an event may be committed long after events with higher numbers. Who has a
+// low number has a transaction id as well (see [appendSQL]), and so one that is below every id that is assigned
+// later. A mark that was seen in one snapshot therefore waits for an id that is assigned after it, and counts when
+// all ids below that one have ended: whatever they committed is visible, and lies at or above the first event that
+// is read then.
 //
-// Why not take the snapshot's own xmax: it is the id after the last one that has ended. A transaction that is running may
-// have that id, or a higher one, and a lower number than what was seen.
+// Why not take the snapshot's own xmax: it is the id after the last one that has ended. A transaction that is
+// running may have that id, or a higher one, and a lower number than what was seen.
 type lowMarks struct {
 	mark  [Lanes]int64 // nothing is left up to it
 	next  [Lanes]int64 // the mark to come; -1: none
@@ -23,8 +24,8 @@ type lowMarks struct {
 	since time.Time
 }
 
-// keepMarks is how long marks are believed. A table that was emptied with RESTART IDENTITY, or restored from a dump, begins
-// with low numbers again.
+// keepMarks is how long marks are believed. A table that was emptied with RESTART IDENTITY, or restored from a dump,
+// begins with low numbers again.
 const keepMarks = 10 * time.Second
 
 func (m *lowMarks) reset() {

@@ -16,7 +16,8 @@ func TestMain(m *testing.M) { pgtest.MainLazy(m) }
 func TestLowMarks(t *testing.T) {
 	var m lowMarks
 	m.reset()
-	// Number 5 is taken by transaction 103, which runs. Number 6 is of 100, which has ended: a snapshot's xmax is 103.
+	// Number 5 is taken by transaction 103, which runs. Number 6 is of 100, which has ended: a snapshot's xmax is
+	// 103.
 	m.read(0, 6, 101)
 	m.read(0, 7, 103)
 	require.Zero(t, m.mark[0], "no id was assigned since: nothing is known")

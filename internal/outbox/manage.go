@@ -99,8 +99,8 @@ func (s SQL) Discard(ctx context.Context, db pg.DB, ids ...string) (n int64, err
 	return n, err
 }
 
-// alone calls f in a transaction, while no relay writes down what failed: it would give a key its first event from what it
-// sees.
+// alone calls f in a transaction, while no relay writes down what failed: it would give a key its first event from
+// what it sees.
 func (s SQL) alone(ctx context.Context, db pg.DB, f func(pg.OwnTx) error) error {
 	tx, err := db.Begin(ctx, &pg.Stmt{SQL: s.lockLanes, Dest: []any{new(int64)}})
 	if err != nil {

@@ -31,8 +31,8 @@ var ErrUnavailable = errors.New("outbox: the broker is unavailable")
 
 var errShort = errors.New("the publisher's error list has not as many entries as there are events")
 
-// publish hands a batch to the publisher. Where that says only that the batch failed, it is tried again one event at a time,
-// so that one bad event neither stalls the others nor has their attempts counted.
+// publish hands a batch to the publisher. Where that says only that the batch failed, it is tried again one event at
+// a time, so that one bad event neither stalls the others nor has their attempts counted.
 func (w *Worker) publish(ctx context.Context, limit time.Time, rows []row) outcome {
 	ctx, cancel := context.WithDeadline(ctx, limit)
 	defer cancel()
@@ -64,15 +64,15 @@ func (w *Worker) publish(ctx context.Context, limit time.Time, rows []row) outco
 			o.err = res.Err
 		}
 	}
-	// What has an error of its own is out of the way. And where all that was tried had failed before, the lane is not to blame:
-	// what is new in it must not wait for them.
+	// What has an error of its own is out of the way. And where all that was tried had failed before, the lane is
+	// not to blame: what is new in it must not wait for them.
 	fresh := slices.ContainsFunc(batch, func(r row) bool { return !r.failed })
 	o.idle = len(o.published) == 0 && (o.down || res.Err != nil && res.Each == nil && fresh)
 	return o
 }
 
-// singly publishes one event after the other. It stops at the first failure before anything was published: then it may be
-// the broker that is to blame, and only that one event has its attempt counted.
+// singly publishes one event after the other. It stops at the first failure before anything was published: then it
+// may be the broker that is to blame, and only that one event has its attempt counted.
 func (w *Worker) singly(ctx context.Context, o *outcome, batch []row) {
 	for i, r := range batch {
 		if o.hasFailed(r) {
@@ -95,7 +95,8 @@ func (w *Worker) singly(ctx context.Context, o *outcome, batch []row) {
 	}
 }
 
-// blame takes the error of a call with one event for the event's own, unless the broker was down or the time was over.
+// blame takes the error of a call with one event for the event's own, unless the broker was down or the time was
+// over.
 func (w *Worker) blame(ctx context.Context, o *outcome, res Result, one []row) {
 	o.err = res.Err
 	if down(res) || errors.Is(ctx.Err(), context.Canceled) {

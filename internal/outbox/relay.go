@@ -13,8 +13,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Result is what became of a call of the publisher. Each has an error for each event, nil where it was published; it is nil
-// where nothing is known of single events, and then Err is what became of all of them.
+// Result is what became of a call of the publisher. Each has an error for each event, nil where it was published; it
+// is nil where nothing is known of single events, and then Err is what became of all of them.
 type Result struct {
 	Each []error
 	Err  error

@@ -50,7 +50,8 @@ func (o Options) Relay() (Relay, error) {
 	return r, nil
 }
 
-// Run runs the workers until ctx ends, and returns its error, or at once what is wrong with o. tell is called by all of them.
+// Run runs the workers until ctx ends, and returns its error, or at once what is wrong with o. tell is called by all
+// of them.
 func (o Options) Run(ctx context.Context, conn pg.Conn, db pg.DB, tell func(s Stats, published, err error)) error {
 	r, err := o.Relay()
 	if err != nil {
@@ -64,9 +65,11 @@ func (o Options) Run(ctx context.Context, conn pg.Conn, db pg.DB, tell func(s St
 	return ctx.Err()
 }
 
-// Run relays until ctx ends, and returns its error. After a step that found nothing it waits for poll, or for wake. It tells
-// of every step that did something or failed.
-func (w *Worker) Run(ctx context.Context, poll time.Duration, wake <-chan struct{}, tell func(s Stats, published, err error)) error {
+// Run relays until ctx ends, and returns its error. After a step that found nothing it waits for poll, or for wake.
+// It tells of every step that did something or failed.
+func (w *Worker) Run(
+	ctx context.Context, poll time.Duration, wake <-chan struct{}, tell func(s Stats, published, err error),
+) error {
 	fails := 0
 	for {
 		if err := ctx.Err(); err != nil {
@@ -104,7 +107,8 @@ func (w *Worker) Run(ctx context.Context, poll time.Duration, wake <-chan struct
 	}
 }
 
-// Drain relays until nothing is due. It returns the first error of the publisher's, and ends at one of the database's.
+// Drain relays until nothing is due. It returns the first error of the publisher's, and ends at one of the
+// database's.
 func (w *Worker) Drain(ctx context.Context) (all Stats, published, err error) {
 	for {
 		if err := ctx.Err(); err != nil {

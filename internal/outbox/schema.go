@@ -22,13 +22,14 @@ func migrations(name pg.Name) []string {
 func DDL(name pg.Name) string { return strings.Join(migrations(name), "\n") }
 
 // lockSQL lets one migration run at a time. The id is the first eight bytes of SHA-256("pgonce outbox migrate").
-// Why not rely on IF NOT EXISTS: PostgreSQL looks and creates in two steps, so that one of two sessions at once fails.
+// Why not rely on IF NOT EXISTS: PostgreSQL looks and creates in two steps, so that one of two sessions at once
+// fails.
 var lockSQL = pg.Pin(`SELECT pg_advisory_xact_lock($1::int8)`)
 
 const lockID int64 = 0x267215c45b6ac5cf
 
-// Migrate makes or updates the tables, in the caller's transaction, which must be READ COMMITTED. It returns the problems
-// of a table that it cannot change.
+// Migrate makes or updates the tables, in the caller's transaction, which must be READ COMMITTED. It returns the
+// problems of a table that it cannot change.
 func Migrate(ctx context.Context, tx pg.Conn, names ...pg.Name) ([]Problem, error) {
 	if err := tx.Send(ctx, &pg.Stmt{SQL: lockSQL, Args: []any{lockID}}); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -41,7 +42,10 @@ func Migrate(ctx context.Context, tx pg.Conn, names ...pg.Name) ([]Problem, erro
 		}
 		if r != nil && r.version() == 0 {
 			// Not ours: nothing of it is changed.
-			all = append(all, Problem{name.String(), notOurs, "a table of this name is there, and Migrate did not make it", "-- give the outbox another name"})
+			all = append(all, Problem{
+				name.String(), notOurs, "a table of this name is there, and Migrate did not make it",
+				"-- give the outbox another name",
+			})
 			continue
 		}
 		steps := migrations(name)

@@ -11,8 +11,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// settle ends the lease and writes down what became of the batch, if the lease still holds: who has lost it can mark nothing.
-// It works with a done context, for what was published would otherwise be published again.
+// settle ends the lease and writes down what became of the batch, if the lease still holds: who has lost it can mark
+// nothing. It works with a done context, for what was published would otherwise be published again.
 func (w *Worker) settle(ctx context.Context, lane, token int64, o outcome) (Stats, error) {
 	rest := time.Duration(0)
 	switch {
@@ -25,7 +25,8 @@ func (w *Worker) settle(ctx context.Context, lane, token int64, o outcome) (Stat
 	}
 	dctx, cancel := detached(ctx)
 	defer cancel()
-	if rest == 0 && len(o.failed) == 0 && len(o.behind) == 0 && !slices.ContainsFunc(o.published, func(r row) bool { return r.failed }) {
+	failedBefore := slices.ContainsFunc(o.published, func(r row) bool { return r.failed })
+	if rest == 0 && len(o.failed) == 0 && len(o.behind) == 0 && !failedBefore {
 		return w.done(dctx, lane, token, o.published)
 	}
 	if len(o.published)+len(o.failed)+len(o.behind) == 0 {
@@ -47,8 +48,8 @@ func (w *Worker) done(ctx context.Context, lane, token int64, published []row) (
 	return Stats{Published: gone}, nil
 }
 
-// change is the end of a batch in which something failed now or before. In a transaction, for each of the statements has to
-// see what the ones before it did.
+// change is the end of a batch in which something failed now or before. In a transaction, for each of the statements
+// has to see what the ones before it did.
 func (w *Worker) change(ctx context.Context, lane, token int64, rest time.Duration, o outcome) (Stats, error) {
 	stats := Stats{Published: int64(len(o.published)), Failed: int64(len(o.failed))}
 	own := &pg.Stmt{SQL: w.SQL.rest, Args: []any{lane, token, rest.Microseconds()}, Dest: []any{new(int64)}}

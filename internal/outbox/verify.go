@@ -9,7 +9,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Problem is one thing that is wrong with a table, and the statement that fixes it. Its fields are those of dedup.Problem.
+// Problem is one thing that is wrong with a table, and the statement that fixes it. Its fields are those of
+// dedup.Problem.
 type Problem struct{ Table, Kind, Message, Fix string }
 
 // The kinds of problems; package outbox documents them.
@@ -123,7 +124,8 @@ func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) 
 		return nil, fmt.Errorf("count the lanes: %w", err)
 	}
 	if n != Lanes {
-		v.report(lanesOf(name), missingLane, fmt.Sprintf("%d of the %d lanes have no row: their events are never published", Lanes-n, Lanes),
+		v.report(lanesOf(name), missingLane, fmt.Sprintf("%d of the %d lanes have no row: their events are never published",
+			Lanes-n, Lanes),
 			"INSERT INTO "+lanesOf(name).Quoted()+" (lane) SELECT g FROM generate_series(0, 31) AS g ON CONFLICT DO NOTHING;")
 	}
 	return v.problems, nil
@@ -152,13 +154,16 @@ func (v *verifier) table(ctx context.Context, outbox, name pg.Name, want map[str
 		return nil, nil
 	}
 	if r.persistence != "p" {
-		v.report(name, notLogged, "a crash of the server, or the end of the session, empties the table", "ALTER TABLE "+name.Quoted()+" SET LOGGED;")
+		v.report(name, notLogged, "a crash of the server, or the end of the session, empties the table",
+			"ALTER TABLE "+name.Quoted()+" SET LOGGED;")
 	}
 	if !r.rights {
-		v.report(name, missingRights, "the current role lacks a right on the table", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name.Quoted()+" TO CURRENT_USER;")
+		v.report(name, missingRights, "the current role lacks a right on the table",
+			"GRANT SELECT, INSERT, UPDATE, DELETE ON "+name.Quoted()+" TO CURRENT_USER;")
 	}
 	if r.rowSecurity {
-		v.report(name, rowSecurity, "row security applies to the current role: what it cannot see is never published", "ALTER ROLE CURRENT_USER BYPASSRLS;")
+		v.report(name, rowSecurity, "row security applies to the current role: what it cannot see is never published",
+			"ALTER ROLE CURRENT_USER BYPASSRLS;")
 	}
 	have := map[string]column{}
 	err = v.conn.Query(ctx, columnsSQL, []any{r.oid}, func(scan func(...any) error) error {
@@ -176,9 +181,11 @@ func (v *verifier) table(ctx context.Context, outbox, name pg.Name, want map[str
 		switch c, ok := have[col]; {
 		case !ok:
 			whole = false
-			v.report(name, missingColumn, "the column "+col+" is missing", "-- compare it with the statements of Table.DDL")
+			v.report(name, missingColumn, "the column "+col+" is missing",
+				"-- compare it with the statements of Table.DDL")
 		case c != want[col]:
-			v.report(name, columnType, "the column "+col+" has another type, collation or NOT NULL", "-- compare it with the statements of Table.DDL")
+			v.report(name, columnType, "the column "+col+" has another type, collation or NOT NULL",
+				"-- compare it with the statements of Table.DDL")
 		}
 	}
 	if !whole {
@@ -219,7 +226,8 @@ func (v *verifier) events(ctx context.Context, name pg.Name, oid int64) error {
 		return fmt.Errorf("read what is attached to the table: %w", err)
 	}
 	if others > 0 {
-		v.report(name, trigger, "a trigger or a rule is on the table: it may drop or change events", "-- drop it, where it does more than to write elsewhere")
+		v.report(name, trigger, "a trigger or a rule is on the table: it may drop or change events",
+			"-- drop it, where it does more than to write elsewhere")
 	}
 	if sequences != 1 {
 		v.report(name, noOrder, "the column seq is no ascending identity with CACHE 1: the events of one key may be published out of order",

@@ -1,8 +1,9 @@
 // Package outboxsql is package outbox for database/sql: pgx/stdlib, lib/pq, and what stands on them.
 //
-// The types are outbox's. [Append] stores events in a *sql.Tx; [Run] and [Drain] are a relay's, with the settings of an
-// [outbox.Relay]. Everything that package outbox says of order, of failures and of errors holds here. Waking by Listen needs a
-// connection of pgx: send to [outbox.Relay].Wake from wherever you listen, or let the relay look every 25 ms.
+// The types are outbox's. [Append] stores events in a *sql.Tx; [Run] and [Drain] are a relay's, with the settings of
+// an [outbox.Relay]. Everything that package outbox says of order, of failures and of errors holds here. Waking by
+// Listen needs a connection of pgx: send to [outbox.Relay].Wake from wherever you listen, or let the relay look
+// every 25 ms.
 //
 // # Basic use
 //
@@ -40,8 +41,8 @@ func statements(t outbox.Table) (engine.SQL, error) {
 	return engine.For(name), err
 }
 
-// Append stores events in tx, as [outbox.Table.Append] does, each with a round trip of its own. Of anything but a *sql.Tx the
-// server is asked first, in two more, whether it is in a transaction; where not, it is an error.
+// Append stores events in tx, as [outbox.Table.Append] does, each with a round trip of its own. Of anything but a
+// *sql.Tx the server is asked first, in two more, whether it is in a transaction; where not, it is an error.
 func Append(ctx context.Context, tx Conn, t outbox.Table, events ...outbox.Event) error {
 	s, err := statements(t)
 	if err != nil {
@@ -82,8 +83,8 @@ func options(r outbox.Relay) engine.Options {
 	return o
 }
 
-// Run is [outbox.Relay.Run] over database/sql: it publishes until ctx ends, and returns its error, or at once one that says what
-// is wrong with r. Each of its statements is a transaction, of three round trips.
+// Run is [outbox.Relay.Run] over database/sql: it publishes until ctx ends, and returns its error, or at once one
+// that says what is wrong with r. Each of its statements is a transaction, of three round trips.
 func Run(ctx context.Context, db DB, r outbox.Relay) error {
 	tell := func(s engine.Stats, published, err error) {
 		if r.Done != nil {
@@ -127,7 +128,8 @@ func Parked(ctx context.Context, db Conn, t outbox.Table, limit int) ([]outbox.E
 	return events(found), wrapped("parked", err)
 }
 
-// Retry is [outbox.Table.Retry] over database/sql: it makes parked events due again; all of them where no id is given.
+// Retry is [outbox.Table.Retry] over database/sql: it makes parked events due again; all of them where no id is
+// given.
 func Retry(ctx context.Context, db DB, t outbox.Table, ids ...string) (int64, error) {
 	s, err := statements(t)
 	if err != nil {
@@ -147,8 +149,8 @@ func Discard(ctx context.Context, db DB, t outbox.Table, ids ...string) (int64, 
 	return n, wrapped("discard", err)
 }
 
-// Migrate is [outbox.Migrate] over database/sql: it makes the tables, or brings them up to the version of this library; with
-// none given, the zero Table.
+// Migrate is [outbox.Migrate] over database/sql: it makes the tables, or brings them up to the version of this
+// library; with none given, the zero Table.
 func Migrate(ctx context.Context, db DB, tables ...outbox.Table) error {
 	all, err := names(tables)
 	if err != nil {
