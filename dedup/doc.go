@@ -70,6 +70,12 @@
 // Deleted rows leave room that later keys use, once VACUUM has been there; the files do not shrink. [Migrate] has it come
 // after one key in fifty was deleted, and not after one in five, as is the default: less at a time, so that claims notice less.
 //
+// # Rights
+//
+// Claims need SELECT, INSERT, UPDATE and DELETE on the table, and no more. Let nobody but owners create in a schema of your
+// search path: on PostgreSQL 14 every role may create in public, until you REVOKE CREATE ON SCHEMA public FROM PUBLIC. What is
+// sent names pg_catalog for every operator and function, so that such a role cannot capture them. Your own SQL may not.
+//
 // # After a restore or a failover
 //
 // Keys are rows of this database, and no safer than its other rows. If it is set back to an earlier moment (a backup, a

@@ -13,9 +13,9 @@
 BEGIN;
 CREATE FUNCTION processed_events_claim_both() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-  id text := replace(replace(NEW.key, '%2F', '/'), '%25', '%'); -- as the sender writes it; idem.Scope.Key escapes
+  id pg_catalog.text := pg_catalog.replace(pg_catalog.replace(NEW.key, '%2F', '/'), '%25', '%'); -- as the sender writes it; idem.Scope.Key escapes
 BEGIN
-  IF pg_trigger_depth() > 1 OR current_setting('pgonce.copying', true) = 'on' THEN
+  IF pg_catalog.pg_trigger_depth() OPERATOR(pg_catalog.>) 1 OR pg_catalog.current_setting('pgonce.copying', true) OPERATOR(pg_catalog.=) 'on' THEN
     RETURN NEW; -- the copy below, or the next step's
   END IF;
   IF NEW.lease_until IS NOT NULL THEN
@@ -23,19 +23,20 @@ BEGIN
       USING ERRCODE = 'feature_not_supported';
   END IF;
   INSERT INTO webhook_events (idempotency_key, processed_at, payload_hash)
-  VALUES (id, NEW.processed_at, encode(NEW.payload_hash, 'hex'))
+  VALUES (id, NEW.processed_at, pg_catalog.encode(NEW.payload_hash, 'hex'))
   ON CONFLICT (idempotency_key) DO NOTHING;
   IF FOUND THEN
     RETURN NEW;
   END IF;
   INSERT INTO processed_events (source, operation, key, processed_at, payload_hash)
-  SELECT NEW.source, NEW.operation, NEW.key, processed_at, CASE WHEN payload_hash ~ '^[0-9a-f]{64}$' THEN decode(payload_hash, 'hex') END
+  SELECT NEW.source, NEW.operation, NEW.key, processed_at, CASE WHEN payload_hash OPERATOR(pg_catalog.~) '^[0-9a-f]{64}$' THEN pg_catalog.decode(payload_hash, 'hex') END
     FROM webhook_events
-   WHERE idempotency_key = id
+   WHERE idempotency_key OPERATOR(pg_catalog.=) id
   ON CONFLICT (key, operation, source) DO NOTHING;
   RETURN NULL; -- the claim inserts nothing, and reads the copy
 END $$;
 
 CREATE TRIGGER processed_events_claim_both BEFORE INSERT ON processed_events
-  FOR EACH ROW WHEN (NEW.source = 'stripe' AND NEW.operation = 'activate') EXECUTE FUNCTION processed_events_claim_both();
+  FOR EACH ROW WHEN (NEW.source OPERATOR(pg_catalog.=) 'stripe'
+    AND NEW.operation OPERATOR(pg_catalog.=) 'activate') EXECUTE FUNCTION processed_events_claim_both();
 COMMIT;

@@ -6,17 +6,18 @@
 DO $$
 DECLARE
   page  int8 := 0;
-  pages int8 := pg_relation_size('webhook_events') / current_setting('block_size')::int8;
+  pages bigint := pg_catalog.pg_relation_size('webhook_events') OPERATOR(pg_catalog./) pg_catalog.current_setting('block_size')::bigint;
 BEGIN
-  WHILE page < pages LOOP
-    PERFORM set_config('pgonce.copying', 'on', true);
+  WHILE page OPERATOR(pg_catalog.<) pages LOOP
+    PERFORM pg_catalog.set_config('pgonce.copying', 'on', true);
     INSERT INTO processed_events (source, operation, key, processed_at, payload_hash)
-    SELECT 'stripe', 'activate', replace(replace(idempotency_key, '%', '%25'), '/', '%2F'), processed_at,
-           CASE WHEN payload_hash ~ '^[0-9a-f]{64}$' THEN decode(payload_hash, 'hex') END
+    SELECT 'stripe', 'activate', pg_catalog.replace(pg_catalog.replace(idempotency_key, '%', '%25'), '/', '%2F'), processed_at,
+           CASE WHEN payload_hash OPERATOR(pg_catalog.~) '^[0-9a-f]{64}$' THEN pg_catalog.decode(payload_hash, 'hex') END
       FROM webhook_events
-     WHERE ctid >= format('(%s,0)', page)::tid AND ctid < format('(%s,0)', page + 64)::tid
+     WHERE ctid OPERATOR(pg_catalog.>=) pg_catalog.format('(%s,0)', page)::pg_catalog.tid
+       AND ctid OPERATOR(pg_catalog.<) pg_catalog.format('(%s,0)', page OPERATOR(pg_catalog.+) 64)::pg_catalog.tid
     ON CONFLICT (key, operation, source) DO NOTHING;
-    page := page + 64;
+    page := page OPERATOR(pg_catalog.+) 64;
     COMMIT;
   END LOOP;
 END $$;

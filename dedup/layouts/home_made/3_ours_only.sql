@@ -12,10 +12,12 @@ SET LOCAL lock_timeout = '1s';
 DO $$
 BEGIN
   IF EXISTS (SELECT FROM webhook_events AS w
-              WHERE w.processed_at >= now() - interval '35 days'
+              WHERE w.processed_at OPERATOR(pg_catalog.>=) (pg_catalog.now() OPERATOR(pg_catalog.-) interval '35 days')
                 AND NOT EXISTS (SELECT FROM processed_events AS p
-                                 WHERE p.source = 'stripe' AND p.operation = 'activate'
-                                   AND p.key = replace(replace(w.idempotency_key, '%', '%25'), '/', '%2F'))) THEN
+                                 WHERE p.source OPERATOR(pg_catalog.=) 'stripe'
+                                   AND p.operation OPERATOR(pg_catalog.=) 'activate'
+                                  
+                                     AND p.key OPERATOR(pg_catalog.=) pg_catalog.replace(pg_catalog.replace(w.idempotency_key, '%', '%25'), '/', '%2F'))) THEN
     RAISE EXCEPTION 'webhook_events holds keys that were not copied';
   END IF;
 END $$;

@@ -10,12 +10,15 @@ SET LOCAL lock_timeout = '1s';
 
 CREATE FUNCTION processed_events_mirror() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF TG_OP <> 'INSERT' THEN
+  IF TG_OP OPERATOR(pg_catalog.<>) 'INSERT' THEN
     DELETE FROM processed_events_new
-     WHERE key = OLD.key AND operation = OLD.operation AND source = OLD.source
-       AND (TG_OP = 'DELETE' OR (OLD.key, OLD.operation, OLD.source) <> (NEW.key, NEW.operation, NEW.source));
+     WHERE key OPERATOR(pg_catalog.=) OLD.key
+       AND operation OPERATOR(pg_catalog.=) OLD.operation
+       AND source OPERATOR(pg_catalog.=) OLD.source
+      
+         AND (TG_OP OPERATOR(pg_catalog.=) 'DELETE' OR (OLD.key, OLD.operation, OLD.source) OPERATOR(pg_catalog.<>) (NEW.key, NEW.operation, NEW.source));
   END IF;
-  IF TG_OP <> 'DELETE' THEN
+  IF TG_OP OPERATOR(pg_catalog.<>) 'DELETE' THEN
     INSERT INTO processed_events_new
            (source, operation, key, processed_at, payload_hash, value, lease_until, attempt, failed, token)
     VALUES (NEW.source, NEW.operation, NEW.key, NEW.processed_at, NEW.payload_hash, NEW.value, NEW.lease_until, NEW.attempt,

@@ -8,21 +8,22 @@
 DO $$
 DECLARE
   page  int8 := 0;
-  pages int8 := pg_relation_size('processed_events') / current_setting('block_size')::int8;
+  pages bigint := pg_catalog.pg_relation_size('processed_events') OPERATOR(pg_catalog./) pg_catalog.current_setting('block_size')::bigint;
 BEGIN
-  WHILE page < pages LOOP
-    PERFORM set_config('lock_timeout', '100ms', true);
+  WHILE page OPERATOR(pg_catalog.<) pages LOOP
+    PERFORM pg_catalog.set_config('lock_timeout', '100ms', true);
     BEGIN
       INSERT INTO processed_events_new
              (source, operation, key, processed_at, payload_hash, value, lease_until, attempt, failed, token)
       SELECT source, operation, key, processed_at, payload_hash, value, lease_until, attempt, failed, token
         FROM processed_events
-       WHERE ctid >= format('(%s,0)', page)::tid AND ctid < format('(%s,0)', page + 64)::tid
+       WHERE ctid OPERATOR(pg_catalog.>=) pg_catalog.format('(%s,0)', page)::pg_catalog.tid
+         AND ctid OPERATOR(pg_catalog.<) pg_catalog.format('(%s,0)', page OPERATOR(pg_catalog.+) 64)::pg_catalog.tid
          FOR SHARE
       ON CONFLICT (key, operation, source) DO NOTHING;
-      page := page + 64;
+      page := page OPERATOR(pg_catalog.+) 64;
     EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-      PERFORM pg_sleep(0.05); -- somebody holds a row of the batch: the same batch again
+      PERFORM pg_catalog.pg_sleep(0.05); -- somebody holds a row of the batch: the same batch again
     END;
     COMMIT;
   END LOOP;

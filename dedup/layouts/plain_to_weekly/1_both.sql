@@ -13,11 +13,14 @@
 BEGIN;
 CREATE FUNCTION processed_events_claim_both() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF pg_catalog.pg_trigger_depth() > 1 THEN
+  IF pg_catalog.pg_trigger_depth() OPERATOR(pg_catalog.>) 1 THEN
     RETURN NEW; -- the copy below
   END IF;
   IF EXISTS (SELECT FROM processed_events_weekly
-              WHERE key = NEW.key AND operation = NEW.operation AND source = NEW.source AND bucket = NEW.bucket) THEN
+              WHERE key OPERATOR(pg_catalog.=) NEW.key
+                AND operation OPERATOR(pg_catalog.=) NEW.operation
+                AND source OPERATOR(pg_catalog.=) NEW.source
+                AND bucket OPERATOR(pg_catalog.=) NEW.bucket) THEN
     RETURN NULL; -- a duplicate: a reservation of it must not begin in the old table, which may have purged the key
   END IF;
   INSERT INTO processed_events (source, operation, key, processed_at, payload_hash, lease_until)
@@ -28,17 +31,26 @@ BEGIN
     RETURN NEW;
   END IF;
   IF EXISTS (SELECT FROM processed_events_weekly
-              WHERE key = NEW.key AND operation = NEW.operation AND source = NEW.source AND bucket = NEW.bucket) THEN
+              WHERE key OPERATOR(pg_catalog.=) NEW.key
+                AND operation OPERATOR(pg_catalog.=) NEW.operation
+                AND source OPERATOR(pg_catalog.=) NEW.source
+                AND bucket OPERATOR(pg_catalog.=) NEW.bucket) THEN
     RETURN NULL; -- it came while this claim waited, and there is nothing to copy
   END IF;
   INSERT INTO processed_events_weekly
          (source, operation, key, processed_at, payload_hash, value, attempt, failed, event_time, bucket)
   SELECT source, operation, key, processed_at, payload_hash, value, attempt, failed, NEW.event_time, NEW.bucket
     FROM processed_events
-   WHERE key = NEW.key AND operation = NEW.operation AND source = NEW.source AND lease_until IS NULL
+   WHERE key OPERATOR(pg_catalog.=) NEW.key
+     AND operation OPERATOR(pg_catalog.=) NEW.operation
+     AND source OPERATOR(pg_catalog.=) NEW.source
+     AND lease_until IS NULL
   ON CONFLICT (key, operation, source, bucket) DO NOTHING;
   IF NOT FOUND AND EXISTS (SELECT FROM processed_events
-              WHERE key = NEW.key AND operation = NEW.operation AND source = NEW.source AND lease_until < 'infinity') THEN
+              WHERE key OPERATOR(pg_catalog.=) NEW.key
+                AND operation OPERATOR(pg_catalog.=) NEW.operation
+                AND source OPERATOR(pg_catalog.=) NEW.source
+                AND lease_until OPERATOR(pg_catalog.<) 'infinity') THEN
     RAISE EXCEPTION 'the key is reserved by a program on the old table' USING ERRCODE = 'lock_not_available';
   END IF;
   RETURN NULL; -- the claim inserts nothing, and reads the copy
@@ -50,13 +62,19 @@ CREATE TRIGGER processed_events_claim_both BEFORE INSERT ON processed_events_wee
 -- What becomes of a reservation on the new table. Only its own row on the old one has a lease without an end.
 CREATE FUNCTION processed_events_settle_both() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF TG_OP = 'DELETE' THEN
+  IF TG_OP OPERATOR(pg_catalog.=) 'DELETE' THEN
     DELETE FROM processed_events
-     WHERE key = OLD.key AND operation = OLD.operation AND source = OLD.source AND lease_until = 'infinity';
+     WHERE key OPERATOR(pg_catalog.=) OLD.key
+       AND operation OPERATOR(pg_catalog.=) OLD.operation
+       AND source OPERATOR(pg_catalog.=) OLD.source
+       AND lease_until OPERATOR(pg_catalog.=) 'infinity';
   ELSIF NEW.lease_until IS NULL THEN
     UPDATE processed_events
        SET lease_until = NULL, value = NEW.value, attempt = NEW.attempt, failed = NEW.failed
-     WHERE key = NEW.key AND operation = NEW.operation AND source = NEW.source AND lease_until = 'infinity';
+     WHERE key OPERATOR(pg_catalog.=) NEW.key
+       AND operation OPERATOR(pg_catalog.=) NEW.operation
+       AND source OPERATOR(pg_catalog.=) NEW.source
+       AND lease_until OPERATOR(pg_catalog.=) 'infinity';
   END IF;
   RETURN NULL;
 END $$;

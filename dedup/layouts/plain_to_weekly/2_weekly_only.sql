@@ -13,7 +13,7 @@ BEGIN;
 SET LOCAL lock_timeout = '1s';
 DO $$
 BEGIN
-  IF EXISTS (SELECT FROM processed_events WHERE lease_until < 'infinity') THEN
+  IF EXISTS (SELECT FROM processed_events WHERE lease_until OPERATOR(pg_catalog.<) 'infinity') THEN
     RAISE EXCEPTION 'processed_events holds keys that are reserved or unfinished';
   END IF;
 END $$;
