@@ -72,9 +72,10 @@
 //
 // # Rights
 //
-// Claims need SELECT, INSERT, UPDATE and DELETE on the table, and no more. Let nobody but owners create in a schema of your
-// search path: on PostgreSQL 14 every role may create in public, until you REVOKE CREATE ON SCHEMA public FROM PUBLIC. What is
-// sent names pg_catalog for every operator and function, so that such a role cannot capture them. Your own SQL may not.
+// Claims need SELECT, INSERT, UPDATE and DELETE on the table, and no more. Let nobody but owners create in a schema of
+// your search path. On PostgreSQL 14 every role may create in public, until you REVOKE CREATE ON SCHEMA public FROM
+// PUBLIC. What this library sends names the schema of every operator and function, so that such a role cannot
+// capture them. Your own SQL may not.
 //
 // # After a restore or a failover
 //

@@ -2,8 +2,8 @@ package dedup
 
 import "fmt"
 
-// Kind says what a [Problem] is about. Its String is a short name, which stays the same from version to version. In JSON
-// it is that name.
+// Kind says what a [Problem] is about. Its String is a short name, which stays the same from version to version. In
+// JSON it is that name.
 type Kind uint8
 
 // The kinds of problems.

@@ -14,8 +14,8 @@ import (
 // ErrBusy: another purge of the same table is running, in this process or in another one. That one does the work.
 var ErrBusy = tables.ErrBusy
 
-// DB is what [Migrate] and a purge need to begin their transactions: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one.
-// They use one connection at a time. With database/sql see idemsql.Maintain and idemsql.Clean.
+// DB is what [Migrate] and a purge need to begin their transactions: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or
+// a wrapper of one. They use one connection at a time. With database/sql see idemsql.Maintain and idemsql.Clean.
 type DB interface {
 	Querier
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)

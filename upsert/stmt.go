@@ -67,7 +67,10 @@ type Result[T any] struct {
 // rivals and locks the row also when it is stale, and it leaves to the caller what Exec refuses: a NULL version, tie-breaker or
 // key, MaxSkew, a row outside the predicate.
 //
-// It does not know the table, so it fills in no defaults. Where nothing is stored, a NULL for a NOT NULL column of
+// It does not know the table, so it takes every operator from pg_catalog. Use Exec where the type of a key or of a version is
+// an extension's: as a key, citext is compared by its case here, and a type that is no text fails with 42883.
+//
+// For the same reason it fills in no defaults. Where nothing is stored, a NULL for a NOT NULL column of
 // SetIfNotNull fails with 23502, and so does a deletion's NULL for one of Set. Exec stores the default instead.
 func (s *Stmt[T]) SQL() (sql string, columns []string) {
 	for _, m := range s.p.written {

@@ -207,7 +207,7 @@ func TestUnavailable(t *testing.T) {
 		if err != nil {
 			require.ErrorIs(t, err, outbox.ErrUnavailable)
 		}
-		time.Sleep(30 * time.Millisecond)
+		time.Sleep(30 * time.Millisecond) // so that lanes that rest are tried again
 	}
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM outbox WHERE attempts > 0 OR lane < 0`))
 	away.Store(false)

@@ -212,7 +212,7 @@ func TestPoison(t *testing.T) {
 			s, err := r.Drain(ctx, pool)
 			require.Error(t, err)
 			for s.Parked < 2 { // those that rest, because nothing of their lane was published
-				time.Sleep(50 * time.Millisecond)
+				time.Sleep(50 * time.Millisecond) // between two looks
 				more, _ := r.Drain(ctx, pool)
 				s.Failed += more.Failed
 				s.Parked += more.Parked
@@ -305,7 +305,7 @@ func panicked(ctx context.Context, r outbox.Relay, pool interface {
 	for range 100 {
 		_, more := r.Drain(ctx, pool)
 		err = errors.Join(err, more)
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(2 * time.Millisecond) // between two looks
 	}
 	return err
 }
@@ -348,7 +348,10 @@ func TestLateCommitOfFailedKey(t *testing.T) {
 	_, _ = r.Drain(ctx, pool)
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM outbox WHERE retry_at = 'infinity'`), "the late one is parked")
 	bad["2"] = false
-	time.Sleep(300 * time.Millisecond) // the time of the other one comes
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM outbox WHERE retry_at <= clock_timestamp() OR retry_at = 'infinity'`) ==
+			count(t, pool, `SELECT count(*) FROM outbox WHERE retry_at IS NOT NULL`)
+	}, 20*time.Second, 20*time.Millisecond, "the time of the other one comes")
 	_, _ = r.Drain(ctx, pool)
 	require.Empty(t, b.payloads())
 	bad["1"] = false

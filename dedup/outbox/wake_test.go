@@ -71,7 +71,7 @@ func TestPollIsQuick(t *testing.T) {
 	}()
 	var took []time.Duration
 	for n := range 60 {
-		time.Sleep(7 * time.Millisecond)
+		time.Sleep(7 * time.Millisecond) // events come at any moment of the interval
 		add(t, pool, ev("k", n))
 		committed := time.Now()
 		took = append(took, max(0, (<-got).Sub(committed)))

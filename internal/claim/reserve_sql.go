@@ -4,9 +4,9 @@ package claim
 // state that was read before, in another statement or in a sub-select, may have passed. A holder is fenced by its attempt
 // and by the row's creation (processed_at): a row that was deleted and reserved anew begins at attempt 1 again.
 //
-// Not now(): a transaction begun before the lease ran out would never see it run out. An INSERT takes clock_timestamp(). An
-// UPDATE takes statement_timestamp(): Citus refuses volatile functions there. It is older where the statement waited for
-// the row, so that a lease ends sooner and a take-over comes later: both err on the safe side.
+// Not now(): a transaction begun before the lease ran out would never see it run out. An INSERT takes clock_timestamp().
+// An UPDATE takes statement_timestamp(): Citus refuses volatile functions there. It is older where the statement waited
+// for the row. So a lease ends sooner, and a take-over comes later: both are safe.
 
 // returningLease gives what the holder is fenced by. The creation is taken from a timestamp without time zone, which is
 // immutable: see returningToken.

@@ -21,9 +21,10 @@ type Door struct {
 	// Layout is that of the tables.
 	Layout dedup.Layout
 
-	// Core leaves out the groups that are slow, and differ least from mode to mode: the typical modes of each door run them.
-	// For what is no full run, see pgtest.Full.
+	// Core leaves out the groups that are slow, and differ least from mode to mode. The typical modes of each door run
+	// them. For what is no full run, see pgtest.Full.
 	Core bool
+
 	// Spread is SQL that spreads the tables over the nodes of a cluster, after they have been made.
 	Spread string
 

@@ -146,8 +146,8 @@ func (k kit) untilBlocked(n int64) {
 	})
 }
 
-// onNodes is a query for a number which, on a cluster, is asked of every node, for their sum: the lock that a statement waits
-// for is where its row is.
+// onNodes is a query for a number. On a cluster it asks every node, for their sum: the lock that a statement waits for is
+// where its row is.
 func (k kit) onNodes(sql string) string {
 	if k.door.Spread == "" {
 		return sql

@@ -191,8 +191,8 @@ func (p *process) killTree() error {
 	return nil
 }
 
-// stopBelow waits until a process that was sent SIGSTOP has stopped, then stops its children in the same way, and returns
-// the process ids of all below it. The signal alone is not enough: until it arrives the process may still fork.
+// stopBelow waits until a process that was sent SIGSTOP has stopped. Then it stops its children in the same way, and
+// returns the process ids of all below it. The signal alone is not enough: until it arrives the process may fork.
 func stopBelow(pid int, deadline time.Time) ([]int, error) {
 	for {
 		stopped, err := hasStopped(pid)

@@ -19,10 +19,10 @@ import (
 // clusterWorkers is how many workers a cluster has, besides its coordinator.
 const clusterWorkers = 3
 
-// Cluster returns the connection strings of an empty database that a Citus cluster serves: of its coordinator first, then of
-// each of its three workers. The cluster is the test process's own, with a server for each node; it is started by the first
-// test that asks. PGONCE_CITUS_BIN is the folder of server binaries that have the extension; without it those of package
-// pgserver are tried, and the test is skipped where they have none.
+// Cluster returns the connection strings of an empty database that a Citus cluster serves: of its coordinator first,
+// then of each of its three workers. The cluster is the test process's own, with a server for each node. The first test
+// that asks starts it. PGONCE_CITUS_BIN is the folder of server binaries that have the extension. Without it those of
+// package pgserver are tried, and the test is skipped where they have none.
 func Cluster(t testing.TB) []string {
 	t.Helper()
 	nodes, err := cluster.get()

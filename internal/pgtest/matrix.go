@@ -9,8 +9,8 @@ import (
 // variable PGONCE_MATRIX asks for it, and CI sets that. A run without it meets each of them too, but not in each test.
 func Full() bool { return os.Getenv("PGONCE_MATRIX") != "" }
 
-// Matrix returns what a wide table of tests runs over: all of it in a full run, else those that typical names. It panics
-// where typical names what is not there: a table that runs over nothing passes.
+// Matrix returns what a wide table of tests runs over: all of it in a full run, else those that typical names. It
+// panics where typical names what is not there: a table that runs over nothing passes.
 func Matrix[T any](all []T, name func(T) string, typical ...string) []T {
 	if Full() {
 		return all

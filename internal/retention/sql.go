@@ -45,8 +45,8 @@ SELECT c.oid::int8, max(pg_relation_size(part.oid) / current_setting('block_size
  WHERE c.oid = to_regclass($1::text) AND c.relkind IN ('r', 'p')
  GROUP BY c.oid`)
 
-// shardsSQL measures a table that Citus spreads over its nodes, or the largest of its leaves: pg_relation_size is 0 there. A
-// range of pages means the same range of each shard. There are no rows where the table is not spread.
+// shardsSQL measures a table that Citus spreads over its nodes, or the largest of its leaves: pg_relation_size is 0
+// there. A range of pages means the same range of each shard. The count is 0 where the table is not spread.
 const shardsSQL = `
 SELECT pg_catalog.count(*)::pg_catalog.int8,
        (coalesce(pg_catalog.max(s.shard_size), 0::pg_catalog.int8) OPERATOR(pg_catalog./)
@@ -54,7 +54,8 @@ SELECT pg_catalog.count(*)::pg_catalog.int8,
   FROM pg_catalog.citus_shards AS s
   JOIN (SELECT $1::pg_catalog.int8::pg_catalog.oid
         UNION
-        SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree($1::pg_catalog.int8::pg_catalog.oid::pg_catalog.regclass) AS t) AS part (oid)
+        SELECT t.relid::pg_catalog.oid
+          FROM pg_catalog.pg_partition_tree($1::pg_catalog.int8::pg_catalog.oid::pg_catalog.regclass) AS t) AS part (oid)
     ON s.table_name::pg_catalog.oid OPERATOR(pg_catalog.=) part.oid`
 
 // lockSQL keeps other purges of the table away for as long as the transaction lasts.

@@ -8,20 +8,22 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// pendingSQL lists the partitions of $1 that are half detached, and says whether Maintain detaches them because their week
-// has expired ($2, microseconds), and whether somebody is at it: waits for a transaction that has locked the table, or
-// has or wants the partition's own lock.
+// pendingSQL lists the partitions of $1 that are half detached. It says whether their week has expired ($2,
+// microseconds), so that Maintain detaches them, and somebody is at it: he waits for a transaction that has locked
+// the table, or has or wants the partition's own lock.
 var pendingSQL = pg.Pin(`
 SELECT n.nspname::text, c.relname::text,
        coalesce((w.week::date + 7)::timestamp <= timezone('UTC', clock_timestamp() - $2::int8 * interval '1 microsecond'), false)
        AND (EXISTS (SELECT FROM pg_catalog.pg_locks AS l
-                     WHERE l.locktype = 'relation' AND l.relation = c.oid AND l.mode = 'AccessExclusiveLock')
+                     WHERE l.locktype = 'relation' AND l.database = d.oid AND l.relation = c.oid AND l.mode = 'AccessExclusiveLock')
             OR EXISTS (SELECT FROM pg_catalog.pg_locks AS l
                          JOIN pg_catalog.pg_locks AS b ON b.virtualtransaction = l.virtualxid
-                        WHERE l.locktype = 'virtualxid' AND NOT l.granted AND b.locktype = 'relation' AND b.relation = i.inhparent))
+                        WHERE l.locktype = 'virtualxid' AND NOT l.granted
+                          AND b.locktype = 'relation' AND b.database = d.oid AND b.relation = i.inhparent))
   FROM pg_catalog.pg_inherits AS i
   JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
   JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+  JOIN pg_catalog.pg_database AS d ON d.datname = current_database()
  CROSS JOIN LATERAL (SELECT substring(pg_catalog.obj_description(c.oid, 'pg_class'::name)
                                       from '^pgonce dedup partition, week ([0-9]{4}-[0-9]{2}-[0-9]{2})') AS week) AS w
  WHERE i.inhparent = $1::int8::oid AND i.inhdetachpending

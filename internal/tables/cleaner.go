@@ -27,8 +27,7 @@ type Stats struct {
 type Ended struct {
 	Stats
 	Table  string
-	Err    error // what is returned, ErrBusy among it
-	Failed bool  // Err is a failure: ErrBusy is none
+	Failed bool // by another error than ErrBusy
 	Code   string
 }
 
@@ -108,7 +107,7 @@ func (c Cleaner) ended(
 		err = fmt.Errorf("%s %s: %w", what, name, err)
 	}
 	if c.Tell != nil {
-		e := Ended{Stats: s, Table: name.String(), Err: err}
+		e := Ended{Stats: s, Table: name.String()}
 		if err != nil && !errors.Is(err, ErrBusy) {
 			e.Failed, e.Code = true, pgerr.Code(err)
 		}

@@ -212,7 +212,7 @@ func verifyError(problems []engine.Problem) error {
 	for _, p := range problems {
 		found := dedup.Problem{Table: p.Table, Message: p.Message, Fix: p.Fix}
 		if err := found.Kind.UnmarshalText([]byte(p.Kind)); err != nil {
-			found.Message = p.Kind + ": " + p.Message // a kind that dedup has no name for is a problem all the same
+			return err
 		}
 		e.Problems = append(e.Problems, found)
 	}

@@ -21,20 +21,22 @@ BEGIN
     FROM (SELECT /*name*/'processed_events'::pg_catalog.regclass
           UNION SELECT relid FROM pg_catalog.pg_partition_tree(/*name*/'processed_events'::pg_catalog.regclass) WHERE isleaf) AS parts (part);
   IF pg_catalog.to_regclass('pg_catalog.citus_shards') IS NOT NULL THEN
-    -- A table that Citus spreads over its nodes has no pages here.
-    EXECUTE 'SELECT coalesce((pg_catalog.max(shard_size) OPERATOR(pg_catalog./) $2) OPERATOR(pg_catalog.+) 1::bigint, $3),
-                    greatest(8::bigint OPERATOR(pg_catalog./) greatest(pg_catalog.count(*), 1::bigint), 1::bigint)
-               FROM pg_catalog.citus_shards
-              WHERE table_name::pg_catalog.oid OPERATOR(pg_catalog.=) $1'
+    -- A table that Citus spreads over its nodes has no pages here; one that it does not spread has no shards.
+    EXECUTE 'SELECT coalesce((pg_catalog.max(s.shard_size) OPERATOR(pg_catalog./) $2) OPERATOR(pg_catalog.+) 1::bigint, $3),
+                    CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN $4
+                         ELSE greatest(8::bigint OPERATOR(pg_catalog./) pg_catalog.count(*), 1::bigint) END
+               FROM pg_catalog.citus_shards AS s
+               JOIN (SELECT $1 UNION SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree($1) AS t) AS part (oid)
+                 ON s.table_name::pg_catalog.oid OPERATOR(pg_catalog.=) part.oid'
       INTO pages, span
-      USING /*name*/'processed_events'::pg_catalog.regclass::pg_catalog.oid, pg_catalog.current_setting('block_size')::bigint, pages;
+      USING /*name*/'processed_events'::pg_catalog.regclass::pg_catalog.oid, pg_catalog.current_setting('block_size')::bigint, pages, span;
   END IF;
   COMMIT;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
   WHILE page OPERATOR(pg_catalog.<) pages LOOP
     EXIT WHEN NOT pg_catalog.pg_try_advisory_xact_lock(/*class*/1, /*name*/'processed_events'::pg_catalog.regclass::pg_catalog.oid::integer);
     PERFORM pg_catalog.set_config('citus.propagate_set_commands', 'local', true); -- where it is there; else no one reads it
-    SET LOCAL lock_timeout = '100ms';
+    SET LOCAL lock_timeout = '100ms'; -- not set_config, which Citus keeps from its other nodes
     PERFORM pg_catalog.pg_sleep(least(/*rest*/4 OPERATOR(pg_catalog.*) extract(epoch FROM took), 1));
     begun := pg_catalog.clock_timestamp();
     BEGIN
