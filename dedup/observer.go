@@ -34,12 +34,20 @@ const (
 	PurgeFailed What = "purge_failed" // a purge, or Maintain, ended early, by an error or the end of its context
 )
 
-// Event describes one call, or one purge, which has no Source and no Operation. It never holds a key or a payload.
+// Event describes one call, or one purge, which has no Source and no Operation. No field but Err
+// can hold a key or a payload.
 type Event struct {
 	Table, Source, Operation string
 
 	What What
 	Code string // the SQLSTATE, where the server gave one
+
+	// Err is the error that the call returns, or one that says that fn has panicked. None of the library's own holds a
+	// key or a payload; what fn's own holds, only fn knows.
+	Err error
+
+	// Stage is where in the call Err came, as idem.Error.Stage says it; empty for an error of fn's.
+	Stage string
 
 	// Waited is the time that claiming took, nearly all of it the wait for another transaction that held the key. The
 	// round trips of the claim are in it, so it is never 0.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgonce/pgonce/internal/claim"
 	"github.com/pgonce/pgonce/internal/front"
 	"github.com/pgonce/pgonce/internal/pg"
 )
@@ -77,22 +76,22 @@ type Call[T any] struct {
 // sent, and is [Retryable]. Safe for concurrent use where db is. An answer that cannot be stored (as JSON of at most
 // dedup.MaxValueBytes) is an *[Error] of stage "value", and as good as none.
 func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
-	var v T
-	out, err := c.Once.call(ctx, key, func(engine *claim.Claim) (res claim.Result, err error) {
-		apply := func(ctx context.Context, tx pg.Tx, v T) error {
-			if c.Apply == nil {
-				return nil
-			}
-			return run(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return c.Apply(ctx, tx, v) })
+	engine, err := c.Once.claim(key)
+	if err != nil {
+		return *new(T), 0, err
+	}
+	apply := func(ctx context.Context, tx pg.Tx, v T) error {
+		if c.Apply == nil {
+			return nil
 		}
-		v, res, err = front.Call[T]{
-			Lease: c.Lease, Remembers: c.Remembers, External: key.External(), Send: c.Send, Apply: apply,
-			ReadOnly: c.Once.TxOptions.AccessMode == pgx.ReadOnly,
-			Conn:     pg.FromPgxAlone(db), DB: pg.FromPgxLender(db, lender(db), c.Once.TxOptions),
-		}.Run(ctx, engine)
-		return res, err
-	})
-	return v, out, err
+		return run(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return c.Apply(ctx, tx, v) })
+	}
+	v, res, err := front.Call[T]{
+		Lease: c.Lease, Remembers: c.Remembers, External: key.External(), Send: c.Send, Apply: apply,
+		ReadOnly: c.Once.TxOptions.AccessMode == pgx.ReadOnly,
+		Conn:     pg.FromPgxAlone(db), DB: pg.FromPgxLender(db, lender(db), c.Once.TxOptions),
+	}.Run(ctx, engine)
+	return v, Outcome(res.Outcome), c.Once.translate(key.Scope(), err)
 }
 
 // Final marks an error of [Call].Send that no retry can mend: a declined card, an order that is closed. Its text is stored,

@@ -324,7 +324,7 @@ func TestCallContextEnds(t *testing.T) {
 			require.True(t, idem.Retryable(err))
 			var own *idem.Error
 			require.ErrorAs(t, err, &own)
-			require.Equal(t, "send", own.Stage)
+			require.Equal(t, idem.StageSend, own.Stage)
 			require.Zero(t, c.sent.Load())
 			state, _ := s.state(key)
 			require.Zero(t, state, "released")

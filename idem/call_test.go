@@ -159,7 +159,7 @@ func TestReturning(t *testing.T) {
 		})
 		var e *idem.Error
 		require.ErrorAs(t, err, &e)
-		require.Equal(t, "fn", e.Stage)
+		require.Equal(t, idem.StageFn, e.Stage)
 	})
 }
 

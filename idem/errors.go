@@ -56,16 +56,37 @@ func (e *FinalError) Error() string { return "the key ended in a final failure" 
 // Unwrap returns the error that the call failed with, where this is that call.
 func (e *FinalError) Unwrap() error { return e.Err }
 
+// Stage is where in a call an error came.
+type Stage string
+
+// The stages of an [Error].
+const (
+	StageTable    = Stage(claim.StageTable)    // the table's settings, or a key that it cannot hold; nothing was sent
+	StageSettings = Stage(claim.StageSettings) // those of Once; nothing was sent
+	StageClaim    = Stage(claim.StageClaim)    // inserting the key's row, and what a row that is there means
+	StageConfirm  = Stage(claim.StageConfirm)  // reading that row; [Reservation.Confirm]; a transaction that was lost behind fn
+	StageFn       = Stage(claim.StageFn)       // what fn did to its transaction
+	StageCommit   = Stage(claim.StageCommit)
+	StageLookup   = Stage(claim.StageLookup)
+	StageForget   = Stage(claim.StageForget)
+	StageValue    = Stage(claim.StageValue) // what was to be stored, or is stored
+	StageStore    = Stage(claim.StageStore) // storing it
+	StageReserve  = Stage(claim.StageReserve)
+	StageSend     = Stage(claim.StageSend) // before or after [Call].Send
+	StageExtend   = Stage(claim.StageExtend)
+	StageRelease  = Stage(claim.StageRelease)
+	StageFail     = Stage(claim.StageFail)
+	StageVoid     = Stage(claim.StageVoid)
+	StageOpen     = Stage(claim.StageOpen)
+)
+
 // Error is every error of this package that is not the effect's own or a *[KeyError]. It never holds a key or a payload.
 type Error struct {
 	Scope Scope
 	Table string // as in dedup.Table.Name; empty for the default table
 
-	// Stage is where it came: "table", "settings", "claim", "confirm" (reading the row that the claim met; settling a
-	// reservation; a transaction that was lost behind fn), "fn" (what fn did to its transaction), "commit", "lookup",
-	// "forget", "value" (what was to be stored, or is), "store", "reserve", "send" (before or after the call to the
-	// provider), "extend", "release", "fail", "void", "open".
-	Stage string
+	// Stage is where it came.
+	Stage Stage
 
 	// Unknown is true where COMMIT was not answered and what came of it could not be found out: the effect is there once,
 	// or not at all. The same key, delivered again, gets the right answer. See pgerr.CommitUnknown.
@@ -77,7 +98,7 @@ type Error struct {
 // Error names the stage and the scope, then the cause, then what to do where that is known.
 func (e *Error) Error() string {
 	var b strings.Builder
-	b.WriteString("idem: " + e.Stage)
+	b.WriteString("idem: " + string(e.Stage))
 	if e.Scope != (Scope{}) {
 		b.WriteString(" (" + e.Scope.Source + ", " + e.Scope.Operation + ")")
 	}
@@ -110,7 +131,7 @@ func Retryable(err error) bool {
 	switch {
 	case err == nil, errors.As(err, &final): // whatever Final was said of
 		return false
-	case errors.As(err, &e) && e.Stage == "fn":
+	case errors.As(err, &e) && e.Stage == StageFn:
 		return false // whatever fn met: the key may be committed without the whole effect
 	case errors.As(err, &attempt) && attempt.Again:
 		return true
@@ -118,7 +139,7 @@ func Retryable(err error) bool {
 		return true
 	case errors.As(err, &e) && e.Unknown:
 		return true
-	case errors.As(err, &e) && (e.Stage == "claim" || e.Stage == "reserve") && pgerr.Is(err, "23505"):
+	case errors.As(err, &e) && (e.Stage == StageClaim || e.Stage == StageReserve) && pgerr.Is(err, "23505"):
 		return true // the key's index is being rebuilt concurrently
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return true
@@ -144,12 +165,12 @@ func (nowhere) Connect(context.Context) (driver.Conn, error) { return nil, drive
 func (nowhere) Driver() driver.Driver                        { return nil }
 
 // translate gives the engine's failures the types of this package. The effect's own errors pass as they are.
-func (o Once) translate(key Key, err error) error {
+func (o Once) translate(scope Scope, err error) error {
 	return front.Translate(err, front.Types{
 		Fault: func(f *front.KeyFault) error { return &KeyError{f.Role, f.Problem} },
 		Final: func(f *claim.Final) error { return &FinalError{Value: f.Value, Err: f.Err} },
 		Failure: func(f *claim.Failure, cause error) error {
-			return &Error{Scope: key.Scope(), Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: cause}
+			return &Error{Scope: scope, Table: o.Table.Name, Stage: Stage(f.Stage), Unknown: f.CommitUnknown, Err: cause}
 		},
 	})
 }

@@ -212,7 +212,7 @@ func wantUnknown(t *testing.T, out idem.Outcome, err error) {
 	var own *idem.Error
 	require.ErrorAs(t, err, &own)
 	require.True(t, own.Unknown)
-	require.Equal(t, "commit", own.Stage)
+	require.Equal(t, idem.StageCommit, own.Stage)
 	require.ErrorContains(t, err, "unknown")
 }
 

@@ -146,39 +146,39 @@ func Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) e
 
 // Do is the function [Do], with the settings of o.
 func (o Once) Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
-	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
-		return claim.Do(inside(ctx, tx), pg.FromPgxTx(tx), c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
-	})
-}
-
-// Run is the function [Run], with the settings of o.
-func (o Once) Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
-	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
-		return claim.Run(ctx, pg.FromPgxLender(db, lender(db), o.TxOptions), c, func(ctx context.Context, tx pg.Tx) error {
-			return run(ctx, tx, fn)
-		})
-	})
-}
-
-// call is what Do and Run share: the key and table are checked before any SQL, the error translated, the observer told.
-func (o Once) call(ctx context.Context, key Key, engine func(*claim.Claim) (claim.Result, error)) (Outcome, error) {
 	c, err := o.claim(key)
 	if err != nil {
 		return 0, err
 	}
-	out, err := front.Observed(ctx, o.Observer, c, engine)
-	return Outcome(out), o.translate(key, err)
+	res, err := claim.Do(inside(ctx, tx), pg.FromPgxTx(tx), c, func(ctx context.Context, tx pg.Tx) error {
+		return run(ctx, tx, fn)
+	})
+	return Outcome(res.Outcome), o.translate(key.Scope(), err)
 }
 
-// claim checks the key and the table, and makes of them what the engine takes.
+// Run is the function [Run], with the settings of o.
+func (o Once) Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
+	c, err := o.claim(key)
+	if err != nil {
+		return 0, err
+	}
+	res, err := claim.Run(ctx, pg.FromPgxLender(db, lender(db), o.TxOptions), c, func(ctx context.Context, tx pg.Tx) error {
+		return run(ctx, tx, fn)
+	})
+	return Outcome(res.Outcome), o.translate(key.Scope(), err)
+}
+
+// claim checks the key and the table before any SQL, and makes of them what the engine takes.
 func (o Once) claim(key Key) (*claim.Claim, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	c, err := o.settings().Claim(key.facts)
-	return c, o.translate(key, err)
+	settings := o.settings()
+	settings.Translate = func(err error) error { return o.translate(key.Scope(), err) }
+	c, err := settings.Claim(key.facts)
+	return c, o.translate(key.Scope(), err)
 }
 
 func (o Once) settings() front.Settings {
-	return front.Settings{Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries}
+	return front.Settings{Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries, Observer: o.Observer}
 }

@@ -155,7 +155,7 @@ func TestMisuseOfPgx(t *testing.T) {
 			require.Zero(t, out)
 			var own *idem.Error
 			require.ErrorAs(t, err, &own)
-			require.Equal(t, "fn", own.Stage)
+			require.Equal(t, idem.StageFn, own.Stage)
 			_ = tx.Rollback(t.Context())
 			require.Equal(t, rows(t, pool, "effects"), rows(t, pool, "processed_events"), "key and effect stand or fall together")
 			closes(t, pool)

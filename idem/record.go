@@ -63,7 +63,7 @@ func (o Once) Lookup(ctx context.Context, db dedup.Querier, key Key) (Record, er
 	}
 	r, err := c.Lookup(ctx, pg.FromPgx(db))
 	if err != nil {
-		return Record{}, o.translate(key, err)
+		return Record{}, o.translate(key.Scope(), err)
 	}
 	return record(r), nil
 }
@@ -85,5 +85,5 @@ func (o Once) Forget(ctx context.Context, tx pgx.Tx, key Key) error {
 	if err != nil {
 		return err
 	}
-	return o.translate(key, c.Forget(inside(ctx, tx), pg.FromPgxTx(tx)))
+	return o.translate(key.Scope(), c.Forget(inside(ctx, tx), pg.FromPgxTx(tx)))
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/internal/claim"
-	"github.com/pgonce/pgonce/internal/front"
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
@@ -36,8 +35,8 @@ type Reservation struct {
 	// Value is, for a Duplicate, what Confirm stored; else nil.
 	Value []byte
 
-	once  Once
-	lease claim.Lease
+	once Once
+	held claim.Held
 }
 
 // Reserve commits a pending row for key, for an effect that must not happen inside of a transaction. lease is how long
@@ -60,14 +59,14 @@ func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) 
 	if err != nil {
 		return Reservation{}, 0, err
 	}
-	held, rec, err := front.Reserve(ctx, c, pg.FromPgxAlone(db), lease)
+	held, rec, _, err := c.Reserve(ctx, pg.FromPgxAlone(db), lease, -1)
 	switch {
 	case err != nil:
-		return Reservation{}, 0, o.translate(key, err)
+		return Reservation{}, 0, o.translate(key.Scope(), err)
 	case held == nil:
 		return Reservation{Key: key, Attempt: int(rec.Attempt), Value: rec.Value}, Duplicate, nil
 	}
-	return Reservation{Key: key, Attempt: int(held.Attempt), once: o, lease: *held}, Executed, nil
+	return Reservation{Key: key, Attempt: int(held.Attempt), once: o, held: *held}, Executed, nil
 }
 
 // Confirm settles the key as done, with a value for duplicates (at most dedup.MaxValueBytes; nil: none), in the
@@ -80,41 +79,35 @@ func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) 
 //
 // Duplicates of a [Call] decode value as JSON: to settle one of those by hand, give it the JSON of its answer.
 func (r Reservation) Confirm(ctx context.Context, tx pgx.Tx, value []byte) error {
-	return front.Settle(inside(ctx, tx), pg.FromPgxTx(tx), value, r.move)
+	return r.translate(r.held.Confirm(inside(ctx, tx), pg.FromPgxTx(tx), value))
 }
 
 // Fail settles the key with a failure that no retry can mend; duplicates get value in a *[FinalError]. db may be a pool,
 // a connection or a transaction.
 func (r Reservation) Fail(ctx context.Context, db dedup.Querier, value []byte) error {
-	return r.move(func(h front.Held) error { return h.Fail(ctx, pg.FromPgx(db), value) })
+	return r.translate(r.held.Fail(ctx, pg.FromPgx(db), value))
 }
 
 // Extend prolongs the lease to lease from now, by the server's clock; it never shortens it. lease must be positive. For an
 // attempt that takes longer than was thought.
 func (r Reservation) Extend(ctx context.Context, db dedup.Querier, lease time.Duration) error {
-	return r.move(func(h front.Held) error { return h.Extend(ctx, pg.FromPgx(db), lease) })
+	return r.translate(r.held.Extend(ctx, pg.FromPgx(db), lease))
 }
 
 // Release ends an attempt that is known to have sent nothing. After a first attempt the key is as if it had never been
 // seen; after a later one it is unfinished, for an earlier attempt may have sent.
 func (r Reservation) Release(ctx context.Context, db dedup.Querier) error {
-	return r.move(func(h front.Held) error { return h.Release(ctx, pg.FromPgx(db)) })
+	return r.translate(r.held.Release(ctx, pg.FromPgx(db)))
 }
 
 // Void deletes the key, of which it was found out that no attempt took effect: the next delivery begins anew. It is one of
 // the ways to settle a key of [ErrUnknown]; Confirm and Fail are the others. Void only once no request of an earlier
 // attempt can still be on its way.
 func (r Reservation) Void(ctx context.Context, db dedup.Querier) error {
-	return r.move(func(h front.Held) error { return h.Void(ctx, pg.FromPgx(db)) })
+	return r.translate(r.held.Void(ctx, pg.FromPgx(db)))
 }
 
-func (r Reservation) move(move func(front.Held) error) error {
-	c, err := r.once.claim(r.Key)
-	if err != nil {
-		return err
-	}
-	return r.once.translate(r.Key, move(front.Held{Claim: c, Lease: r.lease}))
-}
+func (r Reservation) translate(err error) error { return r.once.translate(r.Key.Scope(), err) }
 
 // OpenKey is a key that is reserved or unfinished.
 type OpenKey struct {
@@ -135,7 +128,7 @@ type OpenKey struct {
 func (o Once) Open(ctx context.Context, db dedup.Querier, scope Scope, limit int) ([]OpenKey, error) {
 	found, err := o.settings().Open(ctx, pg.FromPgx(db), scope.Source, scope.Operation, limit)
 	if err != nil {
-		return nil, o.translate(scope.key(""), err)
+		return nil, o.translate(scope, err)
 	}
 	all := make([]OpenKey, len(found))
 	for i, f := range found {

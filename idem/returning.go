@@ -30,24 +30,44 @@ type Returning[T any] struct {
 // (it was claimed without one), or one that is no T, that is an *[Error] of stage "value" which names the scope, and fn
 // is not called either. A value that is too large, or cannot be encoded, fails the call and tx, as an error of fn does.
 func (r Returning[T]) Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) (T, error)) (T, Outcome, error) {
-	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
-		return claim.Do(inside(ctx, tx), pg.FromPgxTx(tx), c, func(ctx context.Context, tx pg.Tx) error { return keep(ctx, c, tx, v, fn) })
+	c, v, err := r.claim(key)
+	if err != nil {
+		return *v, 0, err
+	}
+	res, err := claim.Do(inside(ctx, tx), pg.FromPgxTx(tx), c, func(ctx context.Context, tx pg.Tx) error {
+		return keep(ctx, c, tx, v, fn)
 	})
+	return r.end(key, v, res, err)
 }
 
 // Run is [Run] with a value, and with the rules of [Returning.Do].
 func (r Returning[T]) Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) (T, error)) (T, Outcome, error) {
-	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
-		return claim.Run(ctx, pg.FromPgxLender(db, lender(db), r.Once.TxOptions), c, func(ctx context.Context, tx pg.Tx) error {
-			return keep(ctx, c, tx, v, fn)
-		})
+	c, v, err := r.claim(key)
+	if err != nil {
+		return *v, 0, err
+	}
+	res, err := claim.Run(ctx, pg.FromPgxLender(db, lender(db), r.Once.TxOptions), c, func(ctx context.Context, tx pg.Tx) error {
+		return keep(ctx, c, tx, v, fn)
 	})
+	return r.end(key, v, res, err)
 }
 
-func (r Returning[T]) call(ctx context.Context, key Key, engine func(*claim.Claim, *T) (claim.Result, error)) (T, Outcome, error) {
-	var v T
-	out, err := r.Once.call(ctx, key, front.Stored(&v, engine))
-	return v, out, err
+// claim is that of a Once, and a place for the value.
+func (r Returning[T]) claim(key Key) (*claim.Claim, *T, error) {
+	v := new(T)
+	c, err := r.Once.claim(key)
+	if err == nil {
+		c.Value = front.Into(v)
+	}
+	return c, v, err
+}
+
+// end is what a call returns. With an error there is no value: fn may have returned one before its transaction failed.
+func (r Returning[T]) end(key Key, v *T, res claim.Result, err error) (T, Outcome, error) {
+	if err != nil {
+		*v = *new(T)
+	}
+	return *v, Outcome(res.Outcome), r.Once.translate(key.Scope(), err)
 }
 
 // keep calls fn and stores what it returns, both in tx.

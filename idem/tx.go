@@ -54,7 +54,7 @@ func run(ctx context.Context, tx pg.Tx, fn func(context.Context, pgx.Tx) error) 
 		return err
 	}
 	if owned.refused {
-		return &claim.Failure{Stage: "fn", Err: errOwned}
+		return &claim.Failure{Stage: claim.StageFn, Err: errOwned}
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func TestOtherUses(t *testing.T) {
 			})
 			var own *idem.Error
 			require.ErrorAs(t, err, &own)
-			require.Equal(t, "fn", own.Stage)
+			require.Equal(t, idem.StageFn, own.Stage)
 			return nil // so does the caller, and cannot commit
 		})
 		require.Error(t, err)

@@ -255,7 +255,7 @@ func TestCallMisuse(t *testing.T) {
 			require.Zero(s, out)
 			var own *idem.Error
 			require.ErrorAs(s, err, &own, text)
-			require.Equal(s, "fn", own.Stage)
+			require.Equal(s, idem.StageFn, own.Stage)
 		}
 		require.True(s, newDB(s.sound).Idle(s.ctx))
 
@@ -288,7 +288,7 @@ func TestReturningMisuse(t *testing.T) {
 			require.Zero(s, out)
 			var own *idem.Error
 			require.ErrorAs(s, err, &own)
-			require.Equal(s, "fn", own.Stage, "%s: %v", name, err)
+			require.Equal(s, idem.StageFn, own.Stage, "%s: %v", name, err)
 			_ = tx.Rollback()
 			require.Zero(s, s.keys(stripe.Key(name)))
 		}
@@ -313,7 +313,7 @@ func TestConfirm(t *testing.T) {
 		})
 		var own *idem.Error
 		require.ErrorAs(s, err, &own)
-		require.Equal(s, "value", own.Stage)
+		require.Equal(s, idem.StageValue, own.Stage)
 		require.Error(s, tx.Commit())
 		tx = s.begin()
 		require.Error(s, idemsql.Reservation{Key: stripe.Key("a")}.Confirm(s.ctx, tx, nil), "it holds nothing")

@@ -162,7 +162,7 @@ func wantUnknown(s *site, out idem.Outcome, err error) {
 	var own *idem.Error
 	require.ErrorAs(s, err, &own)
 	require.True(s, own.Unknown)
-	require.Equal(s, "commit", own.Stage)
+	require.Equal(s, idem.StageCommit, own.Stage)
 }
 
 // A context that ends while COMMIT is under way: Run returns soon after, and does not claim to know.

@@ -148,21 +148,27 @@ func Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) 
 
 // Do is the function [Do], with the settings of o.
 func (o Once) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
+	c, err := o.claim(key)
+	if err != nil {
+		return 0, err
+	}
 	ctx, tx = whole(ctx, tx)
-	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
-		seam, err := open(ctx, tx)
-		if err != nil {
-			return claim.Result{}, err
-		}
-		return claim.Do(ctx, seam, c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
-	})
+	seam, err := open(ctx, tx)
+	if err != nil {
+		return 0, o.translate(key.Scope(), c.Refused(ctx, err))
+	}
+	res, err := claim.Do(ctx, seam, c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
+	return idem.Outcome(res.Outcome), o.translate(key.Scope(), err)
 }
 
 // Run is the function [Run], with the settings of o.
 func (o Once) Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
-	return o.call(ctx, key, func(c *claim.Claim) (claim.Result, error) {
-		return claim.Run(ctx, pg.FromSQLDB(db, o.TxOptions), c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
-	})
+	c, err := o.claim(key)
+	if err != nil {
+		return 0, err
+	}
+	res, err := claim.Run(ctx, pg.FromSQLDB(db, o.TxOptions), c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
+	return idem.Outcome(res.Outcome), o.translate(key.Scope(), err)
 }
 
 // open adapts the caller's transaction, and refuses what is none.
@@ -171,43 +177,35 @@ func open(ctx context.Context, tx Conn) (pg.Tx, error) {
 	if err == nil {
 		return seam, nil
 	}
-	f := &claim.Failure{Stage: "claim", Err: err}
+	f := &claim.Failure{Stage: claim.StageClaim, Err: err}
 	if pgerr.Is(err, "25P01") {
 		f.Hint = "a *sql.DB would commit the key before the effect: begin a transaction, or call Run"
 	}
 	return nil, f
 }
 
-// call is what Do and Run share: the key and table are checked before any SQL, the error translated, the observer told.
-func (o Once) call(ctx context.Context, key idem.Key, engine func(*claim.Claim) (claim.Result, error)) (idem.Outcome, error) {
-	c, err := o.claim(key)
-	if err != nil {
-		return 0, err
-	}
-	out, err := front.Observed(ctx, o.Observer, c, engine)
-	return idem.Outcome(out), o.translate(key, err)
-}
-
-// claim checks the key and the table, and makes of them what the engine takes.
+// claim checks the key and the table before any SQL, and makes of them what the engine takes.
 func (o Once) claim(key idem.Key) (*claim.Claim, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	c, err := o.settings().Claim(front.FactsOf(key))
-	return c, o.translate(key, err)
+	settings := o.settings()
+	settings.Translate = func(err error) error { return o.translate(key.Scope(), err) }
+	c, err := settings.Claim(front.FactsOf(key))
+	return c, o.translate(key.Scope(), err)
 }
 
 func (o Once) settings() front.Settings {
-	return front.Settings{Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries}
+	return front.Settings{Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries, Observer: o.Observer}
 }
 
 // translate gives the engine's failures the types of package idem. The effect's own errors pass as they are.
-func (o Once) translate(key idem.Key, err error) error {
+func (o Once) translate(scope idem.Scope, err error) error {
 	return front.Translate(err, front.Types{
 		Fault: func(f *front.KeyFault) error { return &idem.KeyError{Role: f.Role, Problem: f.Problem} },
 		Final: func(f *claim.Final) error { return &idem.FinalError{Value: f.Value, Err: f.Err} },
 		Failure: func(f *claim.Failure, cause error) error {
-			return &idem.Error{Scope: key.Scope(), Table: o.Table.Name, Stage: f.Stage, Unknown: f.CommitUnknown, Err: cause}
+			return &idem.Error{Scope: scope, Table: o.Table.Name, Stage: idem.Stage(f.Stage), Unknown: f.CommitUnknown, Err: cause}
 		},
 	})
 }

@@ -22,7 +22,7 @@ func (o Once) Lookup(ctx context.Context, db Conn, key idem.Key) (idem.Record, e
 	}
 	r, err := c.Lookup(ctx, pg.FromSQL(db))
 	if err != nil {
-		return idem.Record{}, o.translate(key, err)
+		return idem.Record{}, o.translate(key.Scope(), err)
 	}
 	return record(r), nil
 }
@@ -46,7 +46,7 @@ func (o Once) Forget(ctx context.Context, tx Conn, key idem.Key) error {
 	ctx, tx = whole(ctx, tx)
 	seam, err := open(ctx, tx)
 	if err != nil {
-		return o.translate(key, err)
+		return o.translate(key.Scope(), err)
 	}
-	return o.translate(key, c.Forget(ctx, seam))
+	return o.translate(key.Scope(), c.Forget(ctx, seam))
 }

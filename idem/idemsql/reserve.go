@@ -24,8 +24,8 @@ type Reservation struct {
 	// Value is, for a Duplicate, what Confirm stored; else nil.
 	Value []byte
 
-	once  Once
-	lease claim.Lease
+	once Once
+	held claim.Held
 }
 
 // Reserve commits a pending row for key, for an effect that must not happen inside of a transaction. lease is how long
@@ -49,14 +49,14 @@ func (o Once) Reserve(ctx context.Context, db DB, key idem.Key, lease time.Durat
 	if err != nil {
 		return Reservation{}, 0, err
 	}
-	held, rec, err := front.Reserve(ctx, c, pg.FromSQLAlone(db), lease)
+	held, rec, _, err := c.Reserve(ctx, pg.FromSQLAlone(db), lease, -1)
 	switch {
 	case err != nil:
-		return Reservation{}, 0, o.translate(key, err)
+		return Reservation{}, 0, o.translate(key.Scope(), err)
 	case held == nil:
 		return Reservation{Key: key, Attempt: int(rec.Attempt), Value: rec.Value}, idem.Duplicate, nil
 	}
-	return Reservation{Key: key, Attempt: int(held.Attempt), once: o, lease: *held}, idem.Executed, nil
+	return Reservation{Key: key, Attempt: int(held.Attempt), once: o, held: *held}, idem.Executed, nil
 }
 
 // Confirm settles the key as done, with a value for duplicates (at most dedup.MaxValueBytes; nil: none), in the caller's
@@ -71,43 +71,37 @@ func (r Reservation) Confirm(ctx context.Context, tx Conn, value []byte) error {
 	ctx, tx = whole(ctx, tx)
 	seam, err := open(ctx, tx)
 	if err != nil {
-		return r.once.translate(r.Key, err)
+		return r.translate(err)
 	}
-	return front.Settle(ctx, seam, value, r.move)
+	return r.translate(r.held.Confirm(ctx, seam, value))
 }
 
 // Fail settles the key with a failure that no retry can mend; duplicates get value in a *[idem.FinalError]. db may be a
 // *sql.DB, a connection or a transaction.
 func (r Reservation) Fail(ctx context.Context, db Conn, value []byte) error {
-	return r.move(func(h front.Held) error { return h.Fail(ctx, pg.FromSQL(db), value) })
+	return r.translate(r.held.Fail(ctx, pg.FromSQL(db), value))
 }
 
 // Extend prolongs the lease to lease from now, by the server's clock; it never shortens it. lease must be positive. For an
 // attempt that takes longer than was thought.
 func (r Reservation) Extend(ctx context.Context, db Conn, lease time.Duration) error {
-	return r.move(func(h front.Held) error { return h.Extend(ctx, pg.FromSQL(db), lease) })
+	return r.translate(r.held.Extend(ctx, pg.FromSQL(db), lease))
 }
 
 // Release ends an attempt that is known to have sent nothing. After a first attempt the key is as if it had never been
 // seen; after a later one it is unfinished, for an earlier attempt may have sent.
 func (r Reservation) Release(ctx context.Context, db Conn) error {
-	return r.move(func(h front.Held) error { return h.Release(ctx, pg.FromSQL(db)) })
+	return r.translate(r.held.Release(ctx, pg.FromSQL(db)))
 }
 
 // Void deletes the key, of which it was found out that no attempt took effect: the next delivery begins anew. It is one of
 // the ways to settle a key of [idem.ErrUnknown]; Confirm and Fail are the others. Void only once no request of an earlier
 // attempt can still be on its way.
 func (r Reservation) Void(ctx context.Context, db Conn) error {
-	return r.move(func(h front.Held) error { return h.Void(ctx, pg.FromSQL(db)) })
+	return r.translate(r.held.Void(ctx, pg.FromSQL(db)))
 }
 
-func (r Reservation) move(move func(front.Held) error) error {
-	c, err := r.once.claim(r.Key)
-	if err != nil {
-		return err
-	}
-	return r.once.translate(r.Key, move(front.Held{Claim: c, Lease: r.lease}))
-}
+func (r Reservation) translate(err error) error { return r.once.translate(r.Key.Scope(), err) }
 
 // Open lists up to limit keys that are reserved or unfinished, those open for the longest first; an empty Source or
 // Operation of scope stands for all. It is what a reconciliation begins with: reserve each unfinished key, then look at
@@ -118,7 +112,7 @@ func (r Reservation) move(move func(front.Held) error) error {
 func (o Once) Open(ctx context.Context, db Conn, scope idem.Scope, limit int) ([]idem.OpenKey, error) {
 	found, err := o.settings().Open(ctx, pg.FromSQL(db), scope.Source, scope.Operation, limit)
 	if err != nil {
-		return nil, o.translate(scope.Key(), err)
+		return nil, o.translate(scope, err)
 	}
 	all := make([]idem.OpenKey, len(found))
 	for i, f := range found {

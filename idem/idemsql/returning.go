@@ -25,26 +25,46 @@ type Returning[T any] struct {
 // is not called either. A value that is too large, or cannot be encoded, fails the call and tx, as an error of fn does.
 func (r Returning[T]) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) (T, error)) (T, idem.Outcome, error) {
 	ctx, tx = whole(ctx, tx)
-	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
-		seam, err := open(ctx, tx)
-		if err != nil {
-			return claim.Result{}, err
-		}
-		return claim.Do(ctx, seam, c, func(ctx context.Context, tx pg.Tx) error { return keep(ctx, c, tx, v, fn) })
-	})
+	c, v, err := r.claim(key)
+	if err != nil {
+		return *v, 0, err
+	}
+	seam, err := open(ctx, tx)
+	if err != nil {
+		return r.end(key, v, claim.Result{}, c.Refused(ctx, err))
+	}
+	res, err := claim.Do(ctx, seam, c, func(ctx context.Context, tx pg.Tx) error { return keep(ctx, c, tx, v, fn) })
+	return r.end(key, v, res, err)
 }
 
 // Run is [Run] with a value, and with the rules of [Returning.Do].
 func (r Returning[T]) Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) (T, error)) (T, idem.Outcome, error) {
-	return r.call(ctx, key, func(c *claim.Claim, v *T) (claim.Result, error) {
-		return claim.Run(ctx, pg.FromSQLDB(db, r.Once.TxOptions), c, func(ctx context.Context, tx pg.Tx) error { return keep(ctx, c, tx, v, fn) })
+	c, v, err := r.claim(key)
+	if err != nil {
+		return *v, 0, err
+	}
+	res, err := claim.Run(ctx, pg.FromSQLDB(db, r.Once.TxOptions), c, func(ctx context.Context, tx pg.Tx) error {
+		return keep(ctx, c, tx, v, fn)
 	})
+	return r.end(key, v, res, err)
 }
 
-func (r Returning[T]) call(ctx context.Context, key idem.Key, engine func(*claim.Claim, *T) (claim.Result, error)) (T, idem.Outcome, error) {
-	var v T
-	out, err := r.Once.call(ctx, key, front.Stored(&v, engine))
-	return v, out, err
+// claim is that of a Once, and a place for the value.
+func (r Returning[T]) claim(key idem.Key) (*claim.Claim, *T, error) {
+	v := new(T)
+	c, err := r.Once.claim(key)
+	if err == nil {
+		c.Value = front.Into(v)
+	}
+	return c, v, err
+}
+
+// end is what a call returns. With an error there is no value: fn may have returned one before its transaction failed.
+func (r Returning[T]) end(key idem.Key, v *T, res claim.Result, err error) (T, idem.Outcome, error) {
+	if err != nil {
+		*v = *new(T)
+	}
+	return *v, idem.Outcome(res.Outcome), r.Once.translate(key.Scope(), err)
 }
 
 // keep calls fn and stores what it returns, both in tx.

@@ -93,7 +93,7 @@ func TestNoTransaction(t *testing.T) {
 			require.False(s, idem.Retryable(err))
 			var own *idem.Error
 			require.ErrorAs(s, err, &own)
-			require.Equal(s, "claim", own.Stage)
+			require.Equal(s, idem.StageClaim, own.Stage)
 			require.Equal(s, stripe, own.Scope)
 			require.Zero(s, s.keys(key))
 			require.True(s, pgerr.Is(idemsql.Once{}.Forget(s.ctx, q, stripe.Key("evt_2")), "25P01"))
@@ -258,7 +258,7 @@ func TestMisuse(t *testing.T) {
 				} else {
 					var own *idem.Error
 					require.ErrorAs(s, err, &own)
-					require.Equal(s, "fn", own.Stage)
+					require.Equal(s, idem.StageFn, own.Stage)
 				}
 				require.Error(s, tx.Commit())
 				require.True(s, newDB(s.sound).Idle(s.ctx))
@@ -554,7 +554,7 @@ func TestCommitThatRollsBack(t *testing.T) {
 		})
 		var own *idem.Error
 		require.ErrorAs(s, err, &own)
-		require.Equal(s, "fn", own.Stage)
+		require.Equal(s, idem.StageFn, own.Stage)
 		require.Zero(s, s.keys(key))
 	}, typical...)
 }

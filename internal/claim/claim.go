@@ -30,6 +30,14 @@ type Claim struct {
 	MaxWait time.Duration // 0: as long as the context and the server allow
 	Tries   int           // Run only
 
+	MaxValue int // the most bytes that are stored with a key; 0: as many as the table takes
+
+	// Value, where not nil, gets what is stored with a duplicate's key. Its error becomes the call's.
+	Value func([]byte) error
+
+	// Tell, where not nil, is told once what became of the call.
+	Tell func(context.Context, Result, error)
+
 	token *int64 // of the row that this call has claimed or confirmed last, as the server returned it
 }
 
@@ -48,6 +56,28 @@ func newToken(mark bool) int64 {
 			return token
 		}
 	}
+}
+
+// Told makes a call, and tells of it, from a deferred function: so that a panic of fn, which passes through, is told, too.
+func (c *Claim) Told(ctx context.Context, call func() (Result, error)) (res Result, err error) {
+	if c.Tell != nil {
+		err = errPanic
+		defer func() { c.Tell(ctx, res, err) }()
+	}
+	res, err = call()
+	if err == nil && res.Outcome == Duplicate && c.Value != nil {
+		err = c.Value(res.Value)
+	}
+	if err != nil {
+		res.Outcome = 0
+	}
+	return res, err
+}
+
+// Refused tells of a call that was refused with err before any SQL, and returns err.
+func (c *Claim) Refused(ctx context.Context, err error) error {
+	_, err = c.Told(ctx, func() (Result, error) { return Result{}, err })
+	return err
 }
 
 // Outcome says whether the effect ran in this call.
@@ -78,6 +108,7 @@ var (
 	ErrNotFound        = errors.New("no such key")
 	ErrNested          = errors.New("the call was made inside of the fn of its own key, which has not returned")
 
+	errPanic       = errors.New("fn has panicked, or ended its goroutine")
 	errNoPartition = errors.New("the table has no partition for this key")
 	errHidden      = errors.New("the key's row can be neither inserted nor read: a trigger, a rule or row security keeps it away; dedup.Verify names it")
 	errNoToken     = errors.New("the row that was written has no token: a trigger changes it; dedup.Verify names it")
@@ -168,7 +199,7 @@ func (c *Claim) insertStmt(mark bool) *pg.Stmt {
 }
 
 // wrote reports whether s, which returns a token, has written the row: the row that came back is the proof.
-func (c *Claim) wrote(stage string, s *pg.Stmt) (bool, error) {
+func (c *Claim) wrote(stage Stage, s *pg.Stmt) (bool, error) {
 	if s.Rows == 0 {
 		return false, nil
 	}
@@ -252,27 +283,38 @@ func (c *Claim) Lookup(ctx context.Context, conn pg.Conn) (Record, error) {
 	var r Record
 	stmt := c.readStmt(&r)
 	if err := conn.Send(ctx, stmt); err != nil {
-		return Record{}, c.failed("lookup", err)
+		return Record{}, c.failed(StageLookup, err)
 	}
 	if stmt.Rows == 0 {
-		return Record{}, &Failure{Stage: "lookup", Err: ErrNotFound}
+		return Record{}, &Failure{Stage: StageLookup, Err: ErrNotFound}
 	}
 	return r, nil
 }
 
+// fits refuses a value that is too large.
+func (c *Claim) fits(value []byte) error {
+	if c.MaxValue > 0 && len(value) > c.MaxValue {
+		return &Failure{Stage: StageValue, Err: fmt.Errorf("the value is larger than %d bytes", c.MaxValue)}
+	}
+	return nil
+}
+
 // Store keeps a value in the row that c has claimed, in the transaction that claimed it, and in no other row.
 func (c *Claim) Store(ctx context.Context, conn pg.Conn, value []byte) error {
+	if err := c.fits(value); err != nil {
+		return err
+	}
 	if c.token == nil {
-		return &Failure{Stage: "store", Err: errClaimGone}
+		return &Failure{Stage: StageStore, Err: errClaimGone}
 	}
 	var token int64
 	s := &pg.Stmt{SQL: c.SQL.text[stmtStore], Args: c.args(value, *c.token), Dest: []any{&token}}
 	if err := conn.Send(ctx, s); err != nil {
-		return c.failed("store", err)
+		return c.failed(StageStore, err)
 	}
 	if s.Rows != 1 {
 		return &Failure{
-			Stage: "store", Err: errClaimGone,
+			Stage: StageStore, Err: errClaimGone,
 			Hint: "fn deleted it, ended the transaction or rolled it back to a savepoint older than the claim, or " + c.astray(),
 		}
 	}
@@ -286,13 +328,13 @@ func (c *Claim) astray() string {
 
 // Forget deletes the key's row in the caller's transaction.
 func (c *Claim) Forget(ctx context.Context, conn pg.Conn) error {
-	if err := c.outside(ctx, "forget"); err != nil {
+	if err := c.outside(ctx, StageForget); err != nil {
 		return err
 	}
 	var attempt int64
 	del := &pg.Stmt{SQL: c.SQL.text[stmtForget], Args: c.args(), Dest: []any{&attempt}}
 	if err := conn.Send(ctx, del); err != nil {
-		return c.failed("forget", err)
+		return c.failed(StageForget, err)
 	}
 	if del.Rows == 1 {
 		return nil
@@ -302,7 +344,7 @@ func (c *Claim) Forget(ctx context.Context, conn pg.Conn) error {
 	case err != nil:
 		return err
 	case r.Leased:
-		return &Failure{Stage: "forget", Err: ErrInProgress}
+		return &Failure{Stage: StageForget, Err: ErrInProgress}
 	}
-	return &Failure{Stage: "forget", Err: ErrUnfinished}
+	return &Failure{Stage: StageForget, Err: ErrUnfinished}
 }

@@ -19,7 +19,11 @@ const looks = 3
 // every other one as a *Failure. fn's failure, of any kind, fails the transaction, and so does a statement's: no commit
 // may bring a key without its effect.
 func Do(ctx context.Context, tx pg.Tx, c *Claim, fn func(context.Context, pg.Tx) error) (Result, error) {
-	if err := c.outside(ctx, stageClaim); err != nil {
+	return c.Told(ctx, func() (Result, error) { return c.do(ctx, tx, fn) })
+}
+
+func (c *Claim) do(ctx context.Context, tx pg.Tx, fn func(context.Context, pg.Tx) error) (Result, error) {
+	if err := c.outside(ctx, StageClaim); err != nil {
 		return Result{}, err
 	}
 	begun := time.Now()
@@ -58,10 +62,10 @@ func effect(
 		case unanswered != nil:
 			err = notAnswered(unanswered, ended)
 		case errors.Is(ended, pg.ErrCanceled) && errors.Is(err, sql.ErrTxDone):
-			err = &Failure{Stage: stageConfirm, Err: fmt.Errorf("%w, and fn returned: %w", ended, err)}
+			err = &Failure{Stage: StageConfirm, Err: fmt.Errorf("%w, and fn returned: %w", ended, err)}
 		case err != nil && errors.Is(ended, pg.ErrTxEnded) && !errors.Is(err, pg.ErrTxEnded):
 			err = &Failure{
-				Stage: stageFn, Err: fmt.Errorf("%w, and fn returned: %w", ended, err),
+				Stage: StageFn, Err: fmt.Errorf("%w, and fn returned: %w", ended, err),
 				Hint: "fn ended the transaction in SQL text: look what it committed, for the key may be there without the whole effect",
 			}
 		}
@@ -74,7 +78,7 @@ func effect(
 		unanswered = err
 		return err
 	case errors.Is(err, pg.ErrCanceled):
-		return &Failure{Stage: stageConfirm, Err: err}
+		return &Failure{Stage: StageConfirm, Err: err}
 	case err != nil:
 		return Misuse(err)
 	}
@@ -91,12 +95,12 @@ func notAnswered(err, ended error) error {
 	default: // rows are open
 		return Misuse(err)
 	}
-	return &Failure{Stage: stageConfirm, Err: err}
+	return &Failure{Stage: StageConfirm, Err: err}
 }
 
 // Misuse is the failure of a call whose fn returned nil and left its transaction in a state that nil does not stand for.
 func Misuse(err error) *Failure {
-	return &Failure{Stage: stageFn, Err: err, Hint: "fn returned nil; it must return the error that it saw, close its rows, and leave the end of the transaction to its owner"}
+	return &Failure{Stage: StageFn, Err: err, Hint: "fn returned nil; it must return the error that it saw, close its rows, and leave the end of the transaction to its owner"}
 }
 
 // claim inserts the key; where it is there already, it says what its row means.
@@ -108,17 +112,17 @@ func (c *Claim) claim(ctx context.Context, tx pg.Tx) (fresh bool, res Result, er
 		}
 		m := c.look(nil)
 		if err := tx.Send(ctx, m.stmts()...); err != nil {
-			return false, Result{}, c.sent(stageConfirm, err, m.read)
+			return false, Result{}, c.sent(StageConfirm, err, m.read)
 		}
 		switch res, err = c.verdict(m); err {
 		case nil:
 			return false, res, nil
 		case errAgain:
 		default:
-			return false, res, &Failure{Stage: stageClaim, Err: err}
+			return false, res, &Failure{Stage: StageClaim, Err: err}
 		}
 	}
-	return false, Result{}, &Failure{Stage: stageConfirm, Err: errHidden}
+	return false, Result{}, &Failure{Stage: StageConfirm, Err: errHidden}
 }
 
 // insert sends the claim, limited to left where there is a MaxWait; then tx stays usable after ErrInProgress.
@@ -126,9 +130,9 @@ func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh
 	ins := c.insertStmt(tx.NeedsMark())
 	if c.MaxWait <= 0 {
 		if err := tx.Send(ctx, ins); err != nil {
-			return false, c.sent(stageClaim, err, ins)
+			return false, c.sent(StageClaim, err, ins)
 		}
-		return c.wrote(stageClaim, ins)
+		return c.wrote(StageClaim, ins)
 	}
 	begun, left := time.Now(), max(left, time.Millisecond)
 	save := &pg.Stmt{SQL: savepointSQL}
@@ -137,18 +141,18 @@ func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh
 	err = tx.Send(ctx, save, limit(left), ins, unlimit(), &pg.Stmt{SQL: releaseSQL})
 	switch {
 	case err == nil:
-		return c.wrote(stageClaim, ins)
+		return c.wrote(StageClaim, ins)
 	case !save.Done || ins.Done || !timedOut(err, begun, left):
-		return false, c.sent(stageClaim, err, save)
+		return false, c.sent(StageClaim, err, save)
 	}
 	// Rolling back to the savepoint restores the settings, too. Why not both in one round trip: in a failed transaction
 	// the server prepares nothing but statements that end it, and pgx would prepare the RELEASE first.
 	for _, sql := range []string{rollbackSQL, releaseSQL} {
 		if err := tx.Send(ctx, &pg.Stmt{SQL: sql}); err != nil {
-			return false, c.failed(stageClaim, err)
+			return false, c.failed(StageClaim, err)
 		}
 	}
-	return false, &Failure{Stage: stageClaim, Err: ErrInProgress}
+	return false, &Failure{Stage: StageClaim, Err: ErrInProgress}
 }
 
 // limit bounds the statements after it by d, rounded up to the millisecond, for 0 would mean no limit; by 24 days at the
@@ -174,7 +178,7 @@ func timedOut(err error, begun time.Time, left time.Duration) bool {
 func retryable(err error) bool {
 	var f *Failure
 	switch {
-	case errors.As(err, &f) && f.Stage == stageClaim && pgerr.Is(err, "23505"):
+	case errors.As(err, &f) && f.Stage == StageClaim && pgerr.Is(err, "23505"):
 		// While the index of the key is rebuilt concurrently, ON CONFLICT may meet the index that is being built, which
 		// it does not absorb. So it is with another unique constraint of the table, where the same event comes twice at
 		// once. It's never a duplicate.

@@ -59,7 +59,7 @@ func (c *Claim) guard(fn func(context.Context, pg.Tx) error) func(context.Contex
 		defer r.state.Store(stateReturned) // whatever becomes of fn
 		err := fn(Inside{r}.In(ctx), tx)
 		if r.state.Swap(stateReturned) == stateRefused && err == nil {
-			return &Failure{Stage: stageFn, Err: ErrNested, Hint: "fn has swallowed the error of that call"}
+			return &Failure{Stage: StageFn, Err: ErrNested, Hint: "fn has swallowed the error of that call"}
 		}
 		return err
 	}
@@ -67,7 +67,7 @@ func (c *Claim) guard(fn func(context.Context, pg.Tx) error) func(context.Contex
 
 // outside refuses a call that is made inside of the fn of its own key. Every fn in between may swallow the error, so
 // that their calls fail, too.
-func (c *Claim) outside(ctx context.Context, stage string) error {
+func (c *Claim) outside(ctx context.Context, stage Stage) error {
 	in := InsideOf(ctx)
 	i := slices.IndexFunc(in, func(r *running) bool { return r.claim.meets(c) && r.refuse() })
 	if i < 0 {

@@ -51,7 +51,7 @@ func TestInside(t *testing.T) {
 	a, b := claimOf(t, "", "a"), claimOf(t, "", "b")
 	var after context.Context
 	err := a.guard(func(inA context.Context, _ pg.Tx) error {
-		require.NoError(t, b.outside(inA, stageClaim))
+		require.NoError(t, b.outside(inA, StageClaim))
 		ctx := InsideOf(inA).In(t.Context())
 		require.Equal(t, InsideOf(inA), InsideOf(ctx))
 		require.Equal(t, ctx, InsideOf(inA).In(ctx), "known already")
@@ -65,7 +65,7 @@ func TestInside(t *testing.T) {
 		})(inA, nil)
 	})(t.Context(), nil)
 	require.NoError(t, err)
-	require.NoError(t, a.outside(after, stageClaim), "has returned")
+	require.NoError(t, a.outside(after, StageClaim), "has returned")
 
 	// A refused call fails every fn around it, up to the one of its key; whatever else fn returns says more.
 	c := claimOf(t, "", "c")
@@ -74,8 +74,8 @@ func TestInside(t *testing.T) {
 	err = c.guard(func(ctx context.Context, _ pg.Tx) error {
 		err := a.guard(func(ctx context.Context, _ pg.Tx) error {
 			inB = b.guard(func(ctx context.Context, _ pg.Tx) error {
-				require.ErrorIs(t, a.outside(ctx, stageClaim), ErrNested)
-				require.ErrorIs(t, a.outside(ctx, stageClaim), ErrNested, "and again")
+				require.ErrorIs(t, a.outside(ctx, StageClaim), ErrNested)
+				require.ErrorIs(t, a.outside(ctx, StageClaim), ErrNested, "and again")
 				return nil
 			})(ctx, nil)
 			return errOwn
@@ -90,5 +90,5 @@ func TestInside(t *testing.T) {
 	require.Panics(t, func() {
 		_ = a.guard(func(ctx context.Context, _ pg.Tx) error { after = ctx; panic(1) })(t.Context(), nil)
 	})
-	require.NoError(t, a.outside(after, stageClaim))
+	require.NoError(t, a.outside(after, StageClaim))
 }

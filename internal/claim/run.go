@@ -14,7 +14,11 @@ import (
 // Run claims the key in a transaction of its own, runs fn when the row is new, and commits. It begins anew after
 // serialization failures, deadlocks and lost connections, and settles a COMMIT whose answer was lost by claiming again.
 func Run(ctx context.Context, db pg.DB, c *Claim, fn func(context.Context, pg.Tx) error) (Result, error) {
-	if err := c.outside(ctx, stageClaim); err != nil {
+	return c.Told(ctx, func() (Result, error) { return c.run(ctx, db, fn) })
+}
+
+func (c *Claim) run(ctx context.Context, db pg.DB, fn func(context.Context, pg.Tx) error) (Result, error) {
+	if err := c.outside(ctx, StageClaim); err != nil {
 		return Result{}, err
 	}
 	r := run{Claim: c, db: db, fn: c.guard(fn), left: c.MaxWait}
@@ -27,7 +31,7 @@ func Run(ctx context.Context, db pg.DB, c *Claim, fn func(context.Context, pg.Tx
 			if hidden++; hidden < looks {
 				continue
 			}
-			return res, r.final(&Failure{Stage: stageConfirm, Err: errHidden})
+			return res, r.final(&Failure{Stage: StageConfirm, Err: errHidden})
 		case !r.again || try >= c.Tries || !pause(ctx, try):
 			return res, r.final(err)
 		}
@@ -91,14 +95,14 @@ func (r *run) begin(ctx context.Context) (tx pg.OwnTx, fresh bool, err error) {
 	tx, err = r.db.Begin(ctx, stmts...)
 	switch {
 	case err == nil:
-		if fresh, err = r.wrote(stageClaim, ins); err != nil {
+		if fresh, err = r.wrote(StageClaim, ins); err != nil {
 			_ = tx.Rollback(ctx)
 		}
 		return tx, fresh, err
 	case r.MaxWait > 0 && timedOut(err, begun, left):
-		return nil, false, &Failure{Stage: stageClaim, Err: ErrInProgress}
+		return nil, false, &Failure{Stage: StageClaim, Err: ErrInProgress}
 	}
-	return nil, false, r.failed(stageClaim, err)
+	return nil, false, r.failed(StageClaim, err)
 }
 
 // meet reads the row that the claim met, ends the transaction, and says what the row means.
@@ -106,7 +110,7 @@ func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
 	m := r.look(r.lostToken)
 	if err := tx.SendAndRollback(ctx, m.stmts()...); err != nil {
 		r.again = ctx.Err() == nil && retryable(err)
-		return Result{}, r.failed(stageConfirm, err)
+		return Result{}, r.failed(StageConfirm, err)
 	}
 	res, err := r.verdict(m)
 	if err == errAgain {
@@ -118,7 +122,7 @@ func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
 		r.lostToken, r.lost = nil, nil
 	}
 	if err != nil {
-		return res, &Failure{Stage: stageClaim, Err: err}
+		return res, &Failure{Stage: StageClaim, Err: err}
 	}
 	return res, nil
 }
@@ -138,7 +142,7 @@ func (r *run) effect(ctx context.Context, tx pg.OwnTx) error {
 		}
 		return state
 	})
-	if f, ok := err.(*Failure); ok && f.Stage == stageConfirm {
+	if f, ok := err.(*Failure); ok && f.Stage == StageConfirm {
 		// The connection was lost behind fn. Nothing of it is committed, and the limit of a Check is not the caller's.
 		r.again = ctx.Err() == nil && (retryable(err) || errors.Is(err, context.DeadlineExceeded))
 	}
@@ -150,7 +154,7 @@ func (r *run) commit(ctx context.Context, tx pg.OwnTx) error {
 	if err := ctx.Err(); err != nil {
 		// Nothing is sent, so that this is a plain no. A Commit with a done context would close the connection.
 		_ = tx.Rollback(ctx)
-		return &Failure{Stage: stageCommit, Err: err}
+		return &Failure{Stage: StageCommit, Err: err}
 	}
 	err := tx.Commit(ctx)
 	if err == nil {
@@ -158,11 +162,11 @@ func (r *run) commit(ctx context.Context, tx pg.OwnTx) error {
 	}
 	if !pgerr.CommitUnknown(err) {
 		r.again = ctx.Err() == nil && retryable(err)
-		return r.failed(stageCommit, err)
+		return r.failed(StageCommit, err)
 	}
 	r.lostToken, r.lost = r.token, err
 	r.again = ctx.Err() == nil
-	return r.failed(stageCommit, err)
+	return r.failed(StageCommit, err)
 }
 
 // final is the error of a Run that gives up: where a COMMIT has not been settled, it says so.
@@ -171,7 +175,7 @@ func (r *run) final(err error) error {
 		return err
 	}
 	f := &Failure{
-		Stage: stageCommit, Err: r.lost, CommitUnknown: true,
+		Stage: StageCommit, Err: r.lost, CommitUnknown: true,
 		Hint: "the connection was lost before COMMIT was answered, and the row could not be read in time: deliver the same key again to find out",
 	}
 	if !errors.Is(err, r.lost) {

@@ -382,7 +382,7 @@ func TestFinishUnit(t *testing.T) {
 			cl := fakeClaim(t)
 			db := &fakeDB{t: t, claim: cl, turns: c.turns}
 			calls := 0
-			err := cl.Finish(t.Context(), db, Lease{Attempt: 2, Born: 5}, nil, func(context.Context, pg.Tx) error {
+			err := Held{cl, Lease{Attempt: 2, Born: 5}}.Finish(t.Context(), db, nil, func(context.Context, pg.Tx) error {
 				if calls++; calls <= len(c.fn) {
 					return c.fn[calls-1]
 				}

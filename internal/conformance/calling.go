@@ -100,7 +100,7 @@ func calling(t *testing.T, door Door) {
 		require.Zero(t, out)
 		var own *idem.Error
 		require.ErrorAs(t, err, &own)
-		require.Equal(t, "value", own.Stage)
+		require.Equal(t, idem.StageValue, own.Stage)
 
 		// Nothing to apply; and an Apply that fails, whose answer is had again.
 		c.Remembers, c.Apply = 23*time.Hour, nil
@@ -116,7 +116,7 @@ func calling(t *testing.T, door Door) {
 		}
 		_, _, err = k.db.Call(k.ctx, c, scope.Key("8"))
 		require.ErrorAs(t, err, &own)
-		require.Equal(t, "fn", own.Stage, "Apply swallowed an error")
+		require.Equal(t, idem.StageFn, own.Stage, "Apply swallowed an error")
 		k.wantState("8", idem.Unfinished)
 	})
 

@@ -69,7 +69,7 @@ func returning(t *testing.T, door Door) {
 			require.Zero(t, out)
 			var own *idem.Error
 			require.ErrorAs(t, err, &own)
-			require.Equal(t, "value", own.Stage)
+			require.Equal(t, idem.StageValue, own.Stage)
 		}
 		k.wantUsable(tx, "after")
 	})
@@ -79,7 +79,7 @@ func returning(t *testing.T, door Door) {
 		k := open(t, door)
 		for name, c := range map[string]struct {
 			fn    func(context.Context, Tx) (Receipt, error)
-			stage string
+			stage idem.Stage
 		}{
 			"fn fails":          {give(receipt, errBusiness), ""},
 			"cannot be encoded": {give(Receipt{"r1", math.Inf(1)}, nil), "value"},
@@ -203,10 +203,10 @@ func reserving(t *testing.T, door Door) {
 
 		_, _, err = k.db.Reserve(k.ctx, Settings{}, scope.Key("x"), 0)
 		require.ErrorAs(t, err, &own)
-		require.Equal(t, "reserve", own.Stage)
+		require.Equal(t, idem.StageReserve, own.Stage)
 		big := Move{Name: "fail", Value: make([]byte, dedup.MaxValueBytes+1)}
 		require.ErrorAs(t, k.db.Move(k.ctx, k.reserve("big"), big), &own)
-		require.Equal(t, "value", own.Stage)
+		require.Equal(t, idem.StageValue, own.Stage)
 	})
 
 	// After a take-over every move of the old holder fails and changes nothing; nor can it commit what it wrote.

@@ -62,7 +62,7 @@ func ended(t *testing.T, door Door) {
 				_, err := tx.Do(k.ctx, Settings{}, key, fn)
 				var own *idem.Error
 				require.ErrorAs(t, err, &own)
-				require.Equal(t, "fn", own.Stage)
+				require.Equal(t, idem.StageFn, own.Stage)
 				require.ErrorIs(t, err, errBusiness)
 				require.False(t, idem.Retryable(err))
 				_ = tx.Rollback(k.ctx)

@@ -254,7 +254,7 @@ func setup(t *testing.T, door Door) {
 			_, err := tx.Do(k.ctx, Settings{Table: table}, scope.Key("evt_1"), k.never())
 			var own *idem.Error
 			require.ErrorAs(t, err, &own)
-			require.Equal(t, "table", own.Stage)
+			require.Equal(t, idem.StageTable, own.Stage)
 			k.exec(tx, `SELECT 1`)
 			require.NoError(t, tx.Rollback(k.ctx))
 		}

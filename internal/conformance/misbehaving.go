@@ -52,7 +52,7 @@ func misbehaving(t *testing.T, door Door) {
 			require.Zero(t, out)
 			var own *idem.Error
 			require.ErrorAs(t, err, &own)
-			require.Equal(t, "fn", own.Stage)
+			require.Equal(t, idem.StageFn, own.Stage)
 		}
 		// What fn ended in SQL text has happened; everywhere else, nothing has.
 		ended := sin.name == "commits in SQL"
@@ -113,7 +113,7 @@ func misbehaving(t *testing.T, door Door) {
 				}
 				var named *idem.Error
 				require.ErrorAs(t, err, &named)
-				require.Equal(t, "fn", named.Stage)
+				require.Equal(t, idem.StageFn, named.Stage)
 				require.ErrorIs(t, err, errBusiness)
 				require.False(t, idem.Retryable(err))
 				require.True(t, k.db.Idle(k.ctx))

@@ -148,7 +148,7 @@ func running(t *testing.T, door Door) {
 		require.False(t, idem.Retryable(err))
 		var own *idem.Error
 		require.ErrorAs(t, err, &own)
-		require.Equal(t, "commit", own.Stage)
+		require.Equal(t, idem.StageCommit, own.Stage)
 		k.wantKeys(0)
 	})
 
@@ -255,6 +255,7 @@ func observing(t *testing.T, door Door) {
 		require.NoError(t, err)
 		e := rec.last()
 		require.Equal(t, dedup.Executed, e.What)
+		require.NoError(t, e.Err)
 		require.Equal(t, "stripe", e.Source)
 		require.Equal(t, "activate", e.Operation)
 		require.Equal(t, "processed_events", e.Table)
@@ -269,13 +270,17 @@ func observing(t *testing.T, door Door) {
 
 		_, _ = k.db.Run(k.ctx, s, key.WithPayload([]byte("b")), k.never())
 		require.Equal(t, dedup.PayloadMismatch, rec.last().What)
+		require.ErrorIs(t, rec.last().Err, idem.ErrPayloadMismatch)
+		require.EqualValues(t, idem.StageClaim, rec.last().Stage)
 
 		_, _ = k.db.Run(k.ctx, s, scope.Key("old").OccurredAt(time.Unix(1, 0)), k.never())
 		require.Equal(t, dedup.Expired, rec.last().What)
 
-		_, _ = k.db.Run(k.ctx, s, scope.Key("evt_2"), func(ctx context.Context, tx Tx) error {
+		_, err = k.db.Run(k.ctx, s, scope.Key("evt_2"), func(ctx context.Context, tx Tx) error {
 			return tx.Exec(ctx, `SELECT * FROM no_such_table`)
 		})
+		require.Equal(t, err, rec.last().Err)
+		require.Empty(t, rec.last().Stage, "the error is fn's own")
 		require.Equal(t, dedup.Failed, rec.last().What)
 		require.Equal(t, "42P01", rec.last().Code)
 
@@ -283,6 +288,7 @@ func observing(t *testing.T, door Door) {
 			_, _ = k.db.Run(k.ctx, s, scope.Key("evt_2"), func(context.Context, Tx) error { panic(1) })
 		})
 		require.Equal(t, dedup.Failed, rec.last().What)
+		require.ErrorContains(t, rec.last().Err, "panicked")
 		require.Len(t, rec.events, 6)
 	})
 }

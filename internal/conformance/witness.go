@@ -28,7 +28,7 @@ func (k kit) elsewhere(door Door) string {
 // witness holds what the row's own token shows: that the row which a call has claimed is there, and is the one meant.
 func witness(t *testing.T, door Door) {
 	key := scope.Key("evt_1")
-	wantStage := func(k kit, err error, stages ...string) {
+	wantStage := func(k kit, err error, stages ...idem.Stage) {
 		k.Helper()
 		var own *idem.Error
 		require.ErrorAs(k, err, &own)

@@ -10,6 +10,12 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
+var (
+	errReadOnly  = errors.New("TxOptions are read-only: what Send brings could never be confirmed")
+	errNoSend    = errors.New("no Send: it is nil")
+	errLongLease = errors.New("the lease is longer than the provider remembers, so that no second attempt could ever be made")
+)
+
 // Call is one run of a front door's Call: a call to somebody else's system, between a reservation and its settlement.
 type Call[T any] struct {
 	Lease, Remembers time.Duration
@@ -25,22 +31,20 @@ type Call[T any] struct {
 }
 
 // Run reserves the key, sends, and applies and confirms the answer. With an error there is none, and no outcome.
-func (c Call[T]) Run(ctx context.Context, engine *claim.Claim) (T, claim.Result, error) {
-	v, res, err := c.run(ctx, engine)
+func (c Call[T]) Run(ctx context.Context, engine *claim.Claim) (v T, res claim.Result, err error) {
+	res, err = engine.Told(ctx, func() (res claim.Result, err error) {
+		v, res, err = c.run(ctx, engine)
+		return res, err
+	})
 	if err != nil {
-		var zero T
-		res.Outcome = 0 // a key that is done may hold no answer
-		return zero, res, err
+		v = *new(T)
 	}
-	return v, res, nil
+	return v, res, err
 }
 
 func (c Call[T]) run(ctx context.Context, engine *claim.Claim) (v T, res claim.Result, err error) {
-	if err := checkLease("reserve", c.Lease); err != nil {
-		return v, res, err
-	}
 	if err := c.check(); err != nil {
-		return v, res, &claim.Failure{Stage: "reserve", Err: err}
+		return v, res, &claim.Failure{Stage: claim.StageReserve, Err: err}
 	}
 	begun := time.Now()
 	held, rec, res, err := engine.Reserve(ctx, c.Conn, c.Lease, max(c.Remembers, 0))
@@ -57,12 +61,12 @@ func (c Call[T]) run(ctx context.Context, engine *claim.Claim) (v T, res claim.R
 	settled := false
 	defer func() {
 		if !settled {
-			_ = detached(ctx, func(ctx context.Context) error { return engine.End(ctx, c.Conn, *held) })
+			_ = detached(ctx, func(ctx context.Context) error { return held.End(ctx, c.Conn) })
 		}
 		res.Held = time.Since(begun) - res.Waited
 	}()
 	// The server began the lease later than held.Since, when it had the statement: Send's context ends before it.
-	if v, settled, err = c.send(ctx, engine, *held, held.Since.Add(c.Lease)); err != nil {
+	if v, settled, err = c.send(ctx, *held, held.Since.Add(c.Lease)); err != nil {
 		return v, res, err
 	}
 	value, err := encode(v)
@@ -71,7 +75,7 @@ func (c Call[T]) run(ctx context.Context, engine *claim.Claim) (v T, res claim.R
 	}
 	ctx, cancel := outliving(ctx)
 	defer cancel()
-	err = engine.Finish(ctx, c.DB, *held, value, func(ctx context.Context, tx pg.Tx) error { return c.Apply(ctx, tx, v) })
+	err = held.Finish(ctx, c.DB, value, func(ctx context.Context, tx pg.Tx) error { return c.Apply(ctx, tx, v) })
 	if err != nil {
 		return v, res, err
 	}
@@ -94,12 +98,12 @@ func (c Call[T]) check() error {
 }
 
 // send makes one attempt, and says whether that has settled or released the key.
-func (c Call[T]) send(ctx context.Context, engine *claim.Claim, held claim.Lease, until time.Time) (v T, settled bool, err error) {
-	release := func(ctx context.Context) error { return engine.Release(ctx, c.Conn, held) }
+func (c Call[T]) send(ctx context.Context, held claim.Held, until time.Time) (v T, settled bool, err error) {
+	release := func(ctx context.Context) error { return held.Release(ctx, c.Conn) }
 	sendCtx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	if err := sendCtx.Err(); err != nil {
-		settled, err = settle(ctx, err, &claim.Failure{Stage: "send", Err: err}, release)
+		settled, err = settle(ctx, err, &claim.Failure{Stage: claim.StageSend, Err: err}, release)
 		return v, settled, err
 	}
 	v, err = c.Send(sendCtx, c.External)
@@ -117,8 +121,8 @@ func (c Call[T]) send(ctx context.Context, engine *claim.Claim, held claim.Lease
 		return v, settled, err
 	}
 	text := failureText(err)
-	settled, err = settle(ctx, err, &claim.Failure{Stage: "send", Err: &claim.Final{Value: text, Err: err}},
-		func(ctx context.Context) error { return engine.Fail(ctx, c.Conn, held, text) })
+	settled, err = settle(ctx, err, &claim.Failure{Stage: claim.StageSend, Err: &claim.Final{Value: text, Err: err}},
+		func(ctx context.Context) error { return held.Fail(ctx, c.Conn, text) })
 	return v, settled, err
 }
 

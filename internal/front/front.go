@@ -4,6 +4,7 @@
 package front
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -16,9 +17,13 @@ import (
 
 // Settings are those of a Once that the engine takes.
 type Settings struct {
-	Table   dedup.Table
-	MaxWait time.Duration
-	Tries   int
+	Table    dedup.Table
+	MaxWait  time.Duration
+	Tries    int
+	Observer dedup.Observer
+
+	// Translate gives an error of the engine the type of the front door, for the observer.
+	Translate func(error) error
 }
 
 const defaultTries = 10
@@ -27,60 +32,59 @@ var errTries = errors.New("negative Tries; 0 means 10")
 
 // Claim checks the table, and makes of a valid key what the engine takes. Its error is a *claim.Failure.
 func (s Settings) Claim(f Facts) (*claim.Claim, error) {
-	c, err := s.table()
+	sql, err := s.statements()
 	if err != nil {
 		return nil, err
 	}
-	c.Source, c.Operation, c.Key = f.name.Source, f.name.Operation, f.name.ID
-	c.Timed, c.At = f.timed, f.at
-	if err := settleTime(s.Table.Layout, c, f); err != nil {
-		return nil, err
+	c := &claim.Claim{
+		SQL: sql, Source: f.name.Source, Operation: f.name.Operation, Key: f.name.ID, Timed: f.timed, At: f.at,
+		Retention: cmp.Or(s.Table.Retention, dedup.DefaultRetention), MaxWait: s.MaxWait, Tries: cmp.Or(s.Tries, defaultTries),
+		MaxValue: dedup.MaxValueBytes,
 	}
 	if f.hashed {
 		c.PayloadHash = f.payload[:]
-	}
-	return c, nil
-}
-
-// table checks the table, and makes the claim of no key.
-func (s Settings) table() (*claim.Claim, error) {
-	if err := s.Table.Validate(); err != nil {
-		return nil, &claim.Failure{Stage: "table", Err: err}
-	}
-	if s.Tries < 0 {
-		return nil, &claim.Failure{Stage: "settings", Err: errTries}
-	}
-	sql, err := claim.For(s.Table.Name, s.Table.Layout == dedup.Weekly)
-	if err != nil {
-		return nil, &claim.Failure{Stage: "table", Err: err}
-	}
-	c := &claim.Claim{SQL: sql, Retention: s.Table.Retention, MaxWait: s.MaxWait, Tries: s.Tries}
-	if c.Retention == 0 {
-		c.Retention = dedup.DefaultRetention
 	}
 	c.Skew = retention.Skew(c.Retention)
 	if s.Table.Layout == dedup.Weekly {
 		c.Skew = claim.WeeklySkew
 	}
-	if c.Tries == 0 {
-		c.Tries = defaultTries
-	}
-	return c, nil
+	c.Tell = s.tell(c)
+	return c, settleTime(s.Table.Layout, c, f)
 }
 
-// Observed calls the engine, and tells the observer of it, where there is one.
-func Observed(ctx context.Context, o dedup.Observer, c *claim.Claim, engine func(*claim.Claim) (claim.Result, error)) (claim.Outcome, error) {
-	if o == nil {
-		res, err := engine(c)
-		return res.Outcome, err
+// statements checks the settings, and returns what is sent to the table.
+func (s Settings) statements() (claim.SQL, error) {
+	if err := s.Table.Validate(); err != nil {
+		return claim.SQL{}, &claim.Failure{Stage: claim.StageTable, Err: err}
 	}
-	// Told from a deferred call, so that a panic of fn, which passes through, is told too.
-	e := dedup.Event{Table: c.SQL.Table(), Source: c.Source, Operation: c.Operation, What: dedup.Failed}
-	defer func() { o.Observe(ctx, e) }()
-	res, err := engine(c)
-	e.What, e.Code = what(res, err), pgerr.Code(err)
-	e.Waited, e.Held, e.Age = res.Waited, res.Held, res.Age
-	return res.Outcome, err
+	if s.Tries < 0 {
+		return claim.SQL{}, &claim.Failure{Stage: claim.StageSettings, Err: errTries}
+	}
+	sql, err := claim.For(s.Table.Name, s.Table.Layout == dedup.Weekly)
+	if err != nil {
+		return claim.SQL{}, &claim.Failure{Stage: claim.StageTable, Err: err}
+	}
+	return sql, nil
+}
+
+// tell returns what tells the observer of the calls of c; nil without one.
+func (s Settings) tell(c *claim.Claim) func(context.Context, claim.Result, error) {
+	if s.Observer == nil {
+		return nil
+	}
+	return func(ctx context.Context, res claim.Result, err error) {
+		e := dedup.Event{
+			Table: c.SQL.Table(), Source: c.Source, Operation: c.Operation,
+			What: what(res, err), Code: pgerr.Code(err), Waited: res.Waited, Held: res.Held, Age: res.Age,
+		}
+		if err != nil {
+			e.Err = s.Translate(err)
+			if f, ok := err.(*claim.Failure); ok {
+				e.Stage = string(f.Stage)
+			}
+		}
+		s.Observer.Observe(ctx, e)
+	}
 }
 
 // what names the end of a call for the observer.

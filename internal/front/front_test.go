@@ -37,7 +37,7 @@ func TestClaim(t *testing.T) {
 	require.Zero(t, c.MaxWait)
 
 	at := time.UnixMicro(1_700_000_000_000_001)
-	c, err = Settings{dedup.Table{Name: "a.b", Retention: time.Hour}, time.Second, 3}.
+	c, err = Settings{dedup.Table{Name: "a.b", Retention: time.Hour}, time.Second, 3, nil, nil}.
 		Claim(WithPayload(WithTime(Named(Name{"s", "o", "k"}), at), []byte("body")))
 	require.NoError(t, err)
 	require.Len(t, c.PayloadHash, 32)
@@ -49,7 +49,7 @@ func TestClaim(t *testing.T) {
 		_, err = Settings{Table: table}.Claim(Named(Name{"s", "o", "k"}))
 		var f *claim.Failure
 		require.ErrorAs(t, err, &f)
-		require.Equal(t, "table", f.Stage)
+		require.Equal(t, claim.StageTable, f.Stage)
 	}
 }
 
@@ -59,8 +59,11 @@ func (r *recorder) Observe(_ context.Context, e dedup.Event) { r.events = append
 
 func TestObserved(t *testing.T) {
 	t.Parallel()
-	c, err := Settings{}.Claim(Named(Name{"s", "o", "k"}))
-	require.NoError(t, err)
+	observed := func(o dedup.Observer) *claim.Claim {
+		c, err := Settings{Observer: o, Translate: func(err error) error { return translated{err} }}.Claim(Named(Name{"s", "o", "k"}))
+		require.NoError(t, err)
+		return c
+	}
 	errFn := errors.New("fn")
 	for _, tc := range []struct {
 		res  claim.Result
@@ -80,22 +83,36 @@ func TestObserved(t *testing.T) {
 		{claim.Result{}, &claim.Failure{Stage: "commit", Err: claim.ErrInProgress, CommitUnknown: true}, dedup.Unknown},
 	} {
 		r := &recorder{}
-		for _, o := range []dedup.Observer{nil, r} {
-			out, err := Observed(t.Context(), o, c, func(got *claim.Claim) (claim.Result, error) {
-				require.Same(t, c, got)
-				return tc.res, tc.err
-			})
-			require.Equal(t, tc.res.Outcome, out)
-			require.Equal(t, tc.err, err)
+		c := observed(r)
+		res, err := c.Told(t.Context(), func() (claim.Result, error) { return tc.res, tc.err })
+		require.Equal(t, tc.res.Outcome, res.Outcome)
+		require.Equal(t, tc.err, err)
+		want := dedup.Event{Table: "processed_events", Source: "s", Operation: "o", What: tc.want}
+		if tc.err != nil {
+			want.Err = translated{tc.err}
 		}
-		require.Len(t, r.events, 1)
-		require.Equal(t, dedup.Event{Table: "processed_events", Source: "s", Operation: "o", What: tc.want}, r.events[0])
+		if f, ok := tc.err.(*claim.Failure); ok {
+			want.Stage = string(f.Stage)
+		}
+		require.Equal(t, []dedup.Event{want}, r.events)
 	}
+
+	res, err := observed(nil).Told(t.Context(), func() (claim.Result, error) { return claim.Result{Outcome: claim.Executed}, nil })
+	require.NoError(t, err)
+	require.Equal(t, claim.Executed, res.Outcome)
 
 	r := &recorder{}
 	require.Panics(t, func() {
-		_, _ = Observed(t.Context(), r, c, func(*claim.Claim) (claim.Result, error) { panic(errFn) })
+		_, _ = observed(r).Told(t.Context(), func() (claim.Result, error) { panic(errFn) })
 	})
 	require.Len(t, r.events, 1)
 	require.Equal(t, dedup.Failed, r.events[0].What)
+	require.Error(t, r.events[0].Err)
+
+	r = &recorder{}
+	require.Equal(t, errFn, observed(r).Refused(t.Context(), errFn))
+	require.Len(t, r.events, 1)
+	require.Equal(t, dedup.Failed, r.events[0].What)
 }
+
+type translated struct{ error }

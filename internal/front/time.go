@@ -21,13 +21,13 @@ func timeOn(id string, f Facts) (int64, error) {
 	ms, inside := MillisOf(id)
 	switch {
 	case !inside && !f.timed:
-		return 0, &claim.Failure{Stage: "table", Err: &KeyFault{
+		return 0, &claim.Failure{Stage: claim.StageTable, Err: &KeyFault{
 			"time", "is missing, by which the table is partitioned; use OccurredAt, or a UUIDv7 or a ULID as the last part of the key",
 		}}
 	case !inside:
 		return f.at, nil
 	case f.timed && floorMillis(f.at) != ms:
-		return 0, &claim.Failure{Stage: "table", Err: &KeyFault{
+		return 0, &claim.Failure{Stage: claim.StageTable, Err: &KeyFault{
 			"time", "is another one than the UUIDv7 or ULID in the key holds; leave OccurredAt out, or use HashedKey",
 		}}
 	}

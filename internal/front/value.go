@@ -7,15 +7,11 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/internal/claim"
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-var (
-	errNoValue  = errors.New("the key's row holds no value; it was claimed without one")
-	errTooLarge = fmt.Errorf("the value is larger than %d bytes", dedup.MaxValueBytes)
-)
+var errNoValue = errors.New("the key's row holds no value; it was claimed without one")
 
 // encode and decode never put a value into their errors; those of encoding/json may quote one.
 func encode[T any](v T) ([]byte, error) {
@@ -23,7 +19,7 @@ func encode[T any](v T) ([]byte, error) {
 	if err != nil {
 		return nil, valueFailure(fmt.Errorf("the value, a %v, cannot be encoded as JSON", reflect.TypeFor[T]()))
 	}
-	return b, checkSize(b)
+	return b, nil
 }
 
 func decode[T any](b []byte) (v T, err error) {
@@ -37,28 +33,13 @@ func decode[T any](b []byte) (v T, err error) {
 	return v, nil
 }
 
-func checkSize(b []byte) error {
-	if len(b) > dedup.MaxValueBytes {
-		return valueFailure(errTooLarge)
-	}
-	return nil
-}
+func valueFailure(err error) error { return &claim.Failure{Stage: claim.StageValue, Err: err} }
 
-func valueFailure(err error) error { return &claim.Failure{Stage: "value", Err: err} }
-
-// Stored makes of an engine that sets *v, when the effect runs, one that sets it for a duplicate, too, from what is stored,
-// and leaves nothing there, and no outcome, with an error.
-func Stored[T any](v *T, engine func(*claim.Claim, *T) (claim.Result, error)) func(*claim.Claim) (claim.Result, error) {
-	return func(c *claim.Claim) (res claim.Result, err error) {
-		res, err = engine(c, v)
-		if err == nil && res.Outcome == claim.Duplicate {
-			*v, err = decode[T](res.Value)
-		}
-		if err != nil {
-			var zero T // fn may have set it, before its transaction failed
-			*v, res.Outcome = zero, 0
-		}
-		return res, err
+// Into returns what decodes into v the value that is stored with a duplicate's key.
+func Into[T any](v *T) func([]byte) error {
+	return func(stored []byte) (err error) {
+		*v, err = decode[T](stored)
+		return err
 	}
 }
 

@@ -26,9 +26,9 @@ type Stats struct {
 // Ended is the end of a purge or of a maintenance, for an observer.
 type Ended struct {
 	Stats
-	Table  string
-	Failed bool // by another error than ErrBusy
-	Code   string
+	Table string
+	Err   error // another one than ErrBusy
+	Code  string
 }
 
 // Cleaner is a dedup.Cleaner, as its user wrote it.
@@ -109,7 +109,7 @@ func (c Cleaner) ended(
 	if c.Tell != nil {
 		e := Ended{Stats: s, Table: name.String()}
 		if err != nil && !errors.Is(err, ErrBusy) {
-			e.Failed, e.Code = true, pgerr.Code(err)
+			e.Err, e.Code = err, pgerr.Code(err)
 		}
 		c.Tell(ctx, e)
 	}
