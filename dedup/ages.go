@@ -76,7 +76,7 @@ func (a SourceAges) String() string {
 
 // Observe implements [Observer].
 func (a *Ages) Observe(ctx context.Context, e Event) {
-	if e.What == Duplicate || e.What == FinalFailure && e.Age > 0 || e.What == Expired {
+	if e.Outcome == Duplicate || e.Outcome == FinalFailure && e.Age > 0 || e.Outcome == Expired {
 		a.add(e)
 	}
 	if a.Next != nil {
@@ -101,7 +101,7 @@ func (a *Ages) add(e Event) {
 			a.seen[key] = s
 		}
 	}
-	if e.What == Expired {
+	if e.Outcome == Expired {
 		s.Expired++
 		return
 	}

@@ -19,9 +19,9 @@ func ExampleAges() {
 
 	// What idem tells an Observer of three duplicates:
 	for _, e := range []dedup.Event{
-		{Table: "processed_events", Source: "stripe", What: dedup.Duplicate, Age: 40 * time.Second},
-		{Table: "processed_events", Source: "stripe", What: dedup.Duplicate, Age: 160 * time.Hour},
-		{Table: "processed_events", Source: "billing", What: dedup.Duplicate, Age: 2 * time.Hour},
+		{Table: "processed_events", Source: "stripe", Outcome: dedup.Duplicate, Age: 40 * time.Second},
+		{Table: "processed_events", Source: "stripe", Outcome: dedup.Duplicate, Age: 160 * time.Hour},
+		{Table: "processed_events", Source: "billing", Outcome: dedup.Duplicate, Age: 2 * time.Hour},
 	} {
 		ages.Observe(context.Background(), e)
 	}
@@ -40,16 +40,16 @@ func ExampleAges() {
 
 type counter struct {
 	mu sync.Mutex
-	n  map[dedup.What]int
+	n  map[dedup.Outcome]int
 }
 
 func (c *counter) Observe(_ context.Context, e dedup.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.n == nil {
-		c.n = map[dedup.What]int{}
+		c.n = map[dedup.Outcome]int{}
 	}
-	c.n[e.What]++
+	c.n[e.Outcome]++
 }
 
 func TestAges(t *testing.T) {
@@ -61,15 +61,15 @@ func TestAges(t *testing.T) {
 	for w := range 4 {
 		wg.Go(func() {
 			for i := range 3000 {
-				e := dedup.Event{Table: "t", Source: fmt.Sprint("s", i), What: dedup.Duplicate, Age: time.Duration(w) * time.Second}
+				e := dedup.Event{Table: "t", Source: fmt.Sprint("s", i), Outcome: dedup.Duplicate, Age: time.Duration(w) * time.Second}
 				ages.Observe(t.Context(), e)
-				e.What, e.Age = dedup.Executed, 100*time.Hour
+				e.Outcome, e.Age = dedup.Executed, 100*time.Hour
 				ages.Observe(t.Context(), e)
 			}
 		})
 	}
 	wg.Wait()
-	require.Equal(t, map[dedup.What]int{dedup.Duplicate: 12_000, dedup.Executed: 12_000}, next.n)
+	require.Equal(t, map[dedup.Outcome]int{dedup.Duplicate: 12_000, dedup.Executed: 12_000}, next.n)
 	all := ages.Report(dedup.Table{Name: "t"})
 	require.LessOrEqual(t, len(all), 1001, "memory is bounded")
 	require.GreaterOrEqual(t, len(all), 1000)
@@ -87,7 +87,7 @@ func TestAges(t *testing.T) {
 	ages = &dedup.Ages{}
 	day := 24 * time.Hour
 	for _, age := range []time.Duration{0, time.Minute, time.Minute + 1, time.Hour, 5 * time.Hour, day, 3 * day, 7 * day, 30 * day, 30*day + 1, 99 * day} {
-		ages.Observe(t.Context(), dedup.Event{Table: "processed_events", What: dedup.Duplicate, Age: age})
+		ages.Observe(t.Context(), dedup.Event{Table: "processed_events", Outcome: dedup.Duplicate, Age: age})
 	}
 	one := ages.Report(dedup.Table{})[0]
 	require.Equal(t, [8]int64{2, 2, 1, 1, 1, 1, 1, 2}, one.Within)

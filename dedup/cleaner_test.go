@@ -61,10 +61,10 @@ func TestCleanerRuns(t *testing.T) {
 	var rows int64
 	for _, e := range log.all() {
 		require.Equal(t, "processed_events", e.Table)
-		if e.What == dedup.PurgeFailed { // by the end
+		if e.Outcome == dedup.PurgeFailed { // by the end
 			continue
 		}
-		require.Equal(t, dedup.Purged, e.What)
+		require.Equal(t, dedup.Purged, e.Outcome)
 		require.Positive(t, e.Held)
 		rows += e.Rows
 	}
@@ -86,7 +86,7 @@ func TestCleanerGoesOn(t *testing.T) {
 	go func() { end <- dedup.Cleaner{Interval: 10 * time.Millisecond, Observer: log}.Run(ctx, pool) }()
 	require.Eventually(t, func() bool { return len(log.all()) >= 2 }, 30*time.Second, 5*time.Millisecond)
 	for _, e := range log.all()[:2] {
-		require.Equal(t, dedup.PurgeFailed, e.What)
+		require.Equal(t, dedup.PurgeFailed, e.Outcome)
 		require.Equal(t, "0LP01", e.Code)
 	}
 	exec1(t, pool, `DROP TRIGGER refuse ON processed_events`)

@@ -54,7 +54,7 @@
 //	done, inside of the window         stays
 //	done, or finally failed, expired   goes
 //	reserved, its lease alive          stays, however old
-//	unfinished, or unknown             stays, however old: only a person or a reconciliation may settle it (idem.Once.Open)
+//	unfinished, or unknown             stays, however old: only a person or a reconciliation may settle it (idem.Once.Pending)
 //	not committed yet                  stays; once it is committed, its age counts from the beginning of its transaction (with a time of its own from the claim)
 //	settled late, after its window     goes with the next purge: the window counts from the reservation, not from its end
 //

@@ -13,34 +13,34 @@ type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
 
-// What is what became of a call. Its values fit a metric's label.
-type What string
+// Outcome is what became of a call. Its values fit a metric's label.
+type Outcome string
 
 // What can become of a call of package idem, and of a purge.
 const (
-	Executed        What = "executed"         // the effect ran; with Do, it stands when the caller commits
-	Duplicate       What = "duplicate"        // the effect had run before
-	InProgress      What = "in_progress"      // another call holds the key
-	PayloadMismatch What = "payload_mismatch" // the key was used with another payload
-	Expired         What = "expired"          // the key's time lies before the retention window
-	Unfinished      What = "unfinished"       // a reservation ran out
-	FinalFailure    What = "final_failure"    // the key ended in a final failure, now or before
-	LostLease       What = "lost_lease"       // the attempt outlived its lease, and another one has taken the key over
-	Unsettled       What = "unsettled"        // an earlier attempt was interrupted, and the provider may have forgotten it: look there
-	Unknown         What = "unknown"          // COMMIT was not answered, and the answer could not be found out
-	Failed          What = "failed"           // anything else: the effect's own error, the server's, a lost connection, a panic
+	Executed        Outcome = "executed"         // the effect ran; with Do, it stands when the caller commits
+	Duplicate       Outcome = "duplicate"        // the effect had run before
+	InProgress      Outcome = "in_progress"      // another call holds the key
+	PayloadMismatch Outcome = "payload_mismatch" // the key was used with another payload
+	Expired         Outcome = "expired"          // the key's time lies before the retention window
+	Unfinished      Outcome = "unfinished"       // a reservation ran out
+	FinalFailure    Outcome = "final_failure"    // the key ended in a final failure, now or before
+	LostLease       Outcome = "lost_lease"       // the attempt outlived its lease, and another one has taken the key over
+	Unsettled       Outcome = "unsettled"        // an earlier attempt was interrupted, and the provider may have forgotten it: look there
+	Unknown         Outcome = "unknown"          // COMMIT was not answered, and the answer could not be found out
+	Failed          Outcome = "failed"           // anything else: the effect's own error, the server's, a lost connection, a panic
 
-	Purged      What = "purge"        // a purge, or Maintain, ended, or left the work to another one that was running
-	PurgeFailed What = "purge_failed" // a purge, or Maintain, ended early, by an error or the end of its context
+	Purged      Outcome = "purge"        // a purge, or Maintain, ended, or left the work to another one that was running
+	PurgeFailed Outcome = "purge_failed" // a purge, or Maintain, ended early, by an error or the end of its context
 )
 
-// Event describes one call, or one purge, which has no Source and no Operation. No field but Err
-// can hold a key or a payload.
+// Event describes one call, or one purge, which has no Source and no Operation. No field but Err can
+// hold a key or a payload.
 type Event struct {
 	Table, Source, Operation string
 
-	What What
-	Code string // the SQLSTATE, where the server gave one
+	Outcome Outcome
+	Code    string // the SQLSTATE, where the server gave one
 
 	// Err is the error that the call returns, or one that says that fn has panicked. None of the library's own holds a
 	// key or a payload; what fn's own holds, only fn knows.

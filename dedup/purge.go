@@ -102,9 +102,9 @@ func (c Cleaner) below() tables.Cleaner {
 }
 
 func purged(ended tables.Ended) Event {
-	e := Event{Table: ended.Table, What: Purged, Code: ended.Code, Rows: ended.Deleted, Held: ended.Took}
+	e := Event{Table: ended.Table, Outcome: Purged, Code: ended.Code, Rows: ended.Deleted, Held: ended.Took}
 	if ended.Err != nil {
-		e.What, e.Err = PurgeFailed, fmt.Errorf("dedup: %w", ended.Err)
+		e.Outcome, e.Err = PurgeFailed, fmt.Errorf("dedup: %w", ended.Err)
 	}
 	return e
 }

@@ -52,13 +52,13 @@ func TestAgeOfTheOriginal(t *testing.T) {
 	} {
 		last = lastEvent{}
 		require.NoError(t, meet(stripe.Key("done")), name)
-		require.Equal(t, dedup.Duplicate, last.e.What, name)
+		require.Equal(t, dedup.Duplicate, last.e.Outcome, name)
 		require.InDelta(t, age, last.e.Age, float64(time.Minute), name)
 
 		last = lastEvent{}
 		var final *idem.FinalError
 		require.ErrorAs(t, meet(stripe.Key("failed")), &final, name)
-		require.Equal(t, dedup.FinalFailure, last.e.What, name)
+		require.Equal(t, dedup.FinalFailure, last.e.Outcome, name)
 		require.InDelta(t, age, last.e.Age, float64(time.Minute), name)
 	}
 	_, err = once.Run(s.ctx, s.sound, stripe.Key("new"), nothing)

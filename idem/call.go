@@ -16,7 +16,7 @@ import (
 //
 //   - A provider that honours idempotency keys for longer than deliveries come (Remembers): the effect happens once.
 //   - One that forgets keys after a time, or knows none (Remembers 0): at most once. Where an attempt was interrupted and
-//     may be forgotten, no other is made, and the key stays with [ErrUnknown] until somebody has looked; see [Once.Open].
+//     may be forgotten, no other is made, and the key stays with [ErrUnknown] until somebody has looked; see [Once.Pending].
 //
 // Both hold as long as the database keeps what it has committed: synchronous_commit off, or a failover to a replica that
 // lags, can lose the reservation of a call that has been made.

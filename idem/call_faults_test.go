@@ -445,7 +445,7 @@ func TestCallMisbehaves(t *testing.T) {
 				if name == "panics" {
 					require.Equal(t, "SECRET", recovered, "a panic passes through")
 				}
-				require.Equal(t, []dedup.What{dedup.Failed}, seen.whats())
+				require.Equal(t, []dedup.Outcome{dedup.Failed}, seen.whats())
 				require.Zero(t, s.effects(key))
 				state, _ := s.state(key)
 				require.Equal(t, idem.Unfinished, state)
@@ -467,11 +467,11 @@ func (e *events) Observe(_ context.Context, event dedup.Event) {
 	e.all = append(e.all, event)
 }
 
-func (e *events) whats() (all []dedup.What) {
+func (e *events) whats() (all []dedup.Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, event := range e.all {
-		all = append(all, event.What)
+		all = append(all, event.Outcome)
 	}
 	return all
 }

@@ -335,7 +335,7 @@ func (k *killed) finish() {
 // it did which.
 func (k *killed) reconcile() (confirmed, voided int) {
 	k.Helper()
-	list, err := idem.Once{}.Open(k.ctx, k.sound, stripe, 1000)
+	list, err := idem.Once{}.Pending(k.ctx, k.sound, stripe, 1000)
 	require.NoError(k, err)
 	var listed, unknown []string
 	for _, o := range list {

@@ -295,7 +295,7 @@ func TestReservation(t *testing.T) {
 	})
 
 	t.Run("open", func(t *testing.T) {
-		open, err := o.Open(s.ctx, s.sound, stripe, 100)
+		open, err := o.Pending(s.ctx, s.sound, stripe, 100)
 		require.NoError(t, err)
 		states := map[string]idem.State{}
 		for _, k := range open {
@@ -303,7 +303,7 @@ func TestReservation(t *testing.T) {
 		}
 		require.Equal(t, idem.Reserved, states["lost"])
 		require.NotContains(t, states, "a")
-		none, err := o.Open(s.ctx, s.sound, idem.Scope{Source: "nobody"}, 100)
+		none, err := o.Pending(s.ctx, s.sound, idem.Scope{Source: "nobody"}, 100)
 		require.NoError(t, err)
 		require.Empty(t, none)
 	})
@@ -415,7 +415,7 @@ func TestCall(t *testing.T) {
 				require.False(t, idem.Retryable(err))
 			}
 		}
-		open, err := idem.Once{}.Open(s.ctx, s.sound, stripe, 10)
+		open, err := idem.Once{}.Pending(s.ctx, s.sound, stripe, 10)
 		require.NoError(t, err)
 		require.Len(t, open, 2)
 		for _, k := range open {

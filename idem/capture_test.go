@@ -91,7 +91,7 @@ func captureLife(t *testing.T, path string, table dedup.Table) {
 	r, _, err = once.Reserve(ctx, pool, k, time.Hour)
 	require.NoError(t, err, "taken over")
 	require.NoError(t, r.Release(ctx, pool), "after an attempt that may have been sent")
-	open, err := once.Open(ctx, pool, idem.Scope{}, 10)
+	open, err := once.Pending(ctx, pool, idem.Scope{}, 10)
 	require.NoError(t, err)
 	require.Len(t, open, 1)
 

@@ -113,8 +113,8 @@ func (d pgxDB) Reserve(ctx context.Context, s conformance.Settings, key idem.Key
 	return conformance.Reservation{Attempt: r.Attempt, Value: r.Value, Held: r}, out, err
 }
 
-func (d pgxDB) Open(ctx context.Context, s conformance.Settings, scope idem.Scope, limit int) ([]idem.OpenKey, error) {
-	return once(s).Open(ctx, d.pool, scope, limit)
+func (d pgxDB) Pending(ctx context.Context, s conformance.Settings, scope idem.Scope, limit int) ([]idem.PendingKey, error) {
+	return once(s).Pending(ctx, d.pool, scope, limit)
 }
 
 func (d pgxDB) Migrate(ctx context.Context, all ...dedup.Table) error {

@@ -30,7 +30,7 @@
 //   - A value that duplicates get, too: [Returning].
 //   - Effects outside of the database: [Call], or its parts, [Once.Reserve] and [Reservation]; [Key.External] and
 //     [Key.Derive] for what a provider, or a compensation, needs of a key.
-//   - Looking and mending: [Once.Lookup], [Once.Open], [Once.Forget].
+//   - Looking and mending: [Once.Lookup], [Once.Pending], [Once.Forget].
 //   - Errors: [Retryable], [Error], [KeyError], and the sentinels below.
 //
 // # Effects outside the database
@@ -73,9 +73,9 @@
 // nothing. Both are the server's, as is the clock by which leases end: no statement takes a time from a client, except the
 // event's own ([Key.OccurredAt]).
 //
-// What ErrUnknown leaves is for somebody who can look at the provider, a person or a job: list it with [Once.Open], reserve
+// What ErrUnknown leaves is for somebody who can look at the provider, a person or a job: list it with [Once.Pending], reserve
 // each key, look, and then either confirm it with what was found, in the transaction that applies it, or void it, so
-// that the next delivery begins anew. The example of Once.Open does that.
+// that the next delivery begins anew. The example of Once.Pending does that.
 //
 // A compensation is an effect of its own, with a key derived from the first one's: a refund is
 // charge.Derive("refund", refundID), as idempotent as the charge. Never undo a charge by forgetting its key.

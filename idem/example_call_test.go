@@ -88,7 +88,7 @@ func ExampleCall() {
 
 // reconcile settles the calls that nobody knows the end of, by what the provider's books say.
 func reconcile(ctx context.Context, pool *pgxpool.Pool, look func(externalKey string) (charge, bool)) error {
-	open, err := idem.Once{}.Open(ctx, pool, charges, 100)
+	open, err := idem.Once{}.Pending(ctx, pool, charges, 100)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func reconcile(ctx context.Context, pool *pgxpool.Pool, look func(externalKey st
 	return nil
 }
 
-func ExampleOnce_Open() {
+func ExampleOnce_Pending() {
 	ctx := context.Background()
 	pool, done := examplePool(ctx)
 	defer done()

@@ -98,7 +98,7 @@ func everyMove(t *testing.T, once idem.Once, pool *pgxpool.Pool) {
 	key := stripe.Key("moves", "call").OccurredAt(time.Now())
 	_, _, err := broken.Run(ctx, pool, key)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-	open, err := once.Open(ctx, pool, idem.Scope{}, 10)
+	open, err := once.Pending(ctx, pool, idem.Scope{}, 10)
 	require.NoError(t, err)
 	require.Len(t, open, 1)
 	for _, want := range []idem.Outcome{idem.Executed, idem.Duplicate} {

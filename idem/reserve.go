@@ -18,7 +18,7 @@ var (
 	ErrLostLease = claim.ErrLostLease
 
 	// ErrUnknown: an attempt was interrupted, and the provider may have forgotten it by now, so that none is made again.
-	// Whether it took effect must be found out there, and settled; see [Once.Open].
+	// Whether it took effect must be found out there, and settled; see [Once.Pending].
 	ErrUnknown = claim.ErrUnknown
 )
 
@@ -109,8 +109,8 @@ func (r Reservation) Void(ctx context.Context, db dedup.Querier) error {
 
 func (r Reservation) translate(err error) error { return r.once.translate(r.Key.Scope(), err) }
 
-// OpenKey is a key that is reserved or unfinished.
-type OpenKey struct {
+// PendingKey is a key that is reserved or unfinished.
+type PendingKey struct {
 	Key Key // as it was claimed, less its time, where the table does not need it; its payload hash is in the Record
 	Record
 }
@@ -125,14 +125,14 @@ type OpenKey struct {
 //
 // It reads the whole table: the lease has no index, which keeps claims and extensions cheap. db may be a pool, a
 // connection or a transaction.
-func (o Once) Open(ctx context.Context, db dedup.Querier, scope Scope, limit int) ([]OpenKey, error) {
-	found, err := o.settings().Open(ctx, pg.FromPgx(db), scope.Source, scope.Operation, limit)
+func (o Once) Pending(ctx context.Context, db dedup.Querier, scope Scope, limit int) ([]PendingKey, error) {
+	found, err := o.settings().Pending(ctx, pg.FromPgx(db), scope.Source, scope.Operation, limit)
 	if err != nil {
 		return nil, o.translate(scope, err)
 	}
-	all := make([]OpenKey, len(found))
+	all := make([]PendingKey, len(found))
 	for i, f := range found {
-		all[i] = OpenKey{Key{facts: f.Facts}, record(f.Record)}
+		all[i] = PendingKey{Key{facts: f.Facts}, record(f.Record)}
 	}
 	return all, nil
 }

@@ -79,7 +79,7 @@ func TestReservationSessions(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, idem.Executed, out)
 				require.NoError(t, r.Extend(s.ctx, pool, 2*time.Hour))
-				open, err := once.Open(s.ctx, pool, key.Scope(), 10)
+				open, err := once.Pending(s.ctx, pool, key.Scope(), 10)
 				require.NoError(t, err)
 				require.Len(t, open, 1)
 				require.Equal(t, key.ID(), open[0].Key.ID())

@@ -315,7 +315,7 @@ func TestCallEvents(t *testing.T) {
 	strict.Remembers = 0
 	key := func(id string) idem.Key { return stripe.Key("SECRET", id).WithPayload([]byte("SECRET")) }
 	for _, c := range []struct {
-		what   dedup.What
+		what   dedup.Outcome
 		call   idem.Call[receipt]
 		id     string
 		answer error
@@ -353,7 +353,7 @@ func TestCallEvents(t *testing.T) {
 		answer = c.answer
 		seen.all = nil
 		_, out, err := c.call.Run(s.ctx, s.sound, key(c.id))
-		require.Equal(t, []dedup.What{c.what}, seen.whats(), "%s: %v", c.id, err)
+		require.Equal(t, []dedup.Outcome{c.what}, seen.whats(), "%s: %v", c.id, err)
 		require.Equal(t, err == nil, out != 0)
 		require.NotContains(t, errText(err), "SECRET")
 		e := seen.all[0]

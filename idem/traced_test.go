@@ -163,7 +163,7 @@ func TestSuccessLeavesNoError(t *testing.T) {
 					}
 					r := reserve("confirm")
 					try("Extend", func() error { return r.Extend(ctx, db, time.Hour) })
-					try("Open", func() error { _, err := once.Open(ctx, pool, idem.Scope{}, 10); return err })
+					try("Open", func() error { _, err := once.Pending(ctx, pool, idem.Scope{}, 10); return err })
 					try("Confirm", func() error {
 						return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return r.Confirm(ctx, tx, nil) })
 					})

@@ -262,7 +262,7 @@ func TestWeeklyCalls(t *testing.T) {
 		require.NoError(t, reserve(key, 1).Extend(ctx, pool, time.Microsecond))
 		_, err = pool.Exec(ctx, `UPDATE processed_events SET lease_until = clock_timestamp() WHERE lease_until IS NOT NULL`)
 		require.NoError(t, err)
-		open, err := byWeek.Open(ctx, pool, idem.Scope{}, 10)
+		open, err := byWeek.Pending(ctx, pool, idem.Scope{}, 10)
 		require.NoError(t, err)
 		require.Len(t, open, 1)
 		require.NoError(t, reserve(open[0].Key, 2).Fail(ctx, pool, nil))

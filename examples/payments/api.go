@@ -130,7 +130,7 @@ func answer(w http.ResponseWriter, r receipt, err error) {
 	case errors.Is(err, idem.ErrPayloadMismatch):
 		http.Error(w, "this payment was made with another amount", http.StatusUnprocessableEntity)
 	case errors.Is(err, idem.ErrUnknown):
-		// Interrupted, and the provider has forgotten: somebody must look, see Once.Open.
+		// Interrupted, and the provider has forgotten: somebody must look, see Once.Pending.
 		http.Error(w, "we do not know, and are finding out", http.StatusInternalServerError)
 	default:
 		w.Header().Set("Retry-After", "1")

@@ -12,7 +12,7 @@ import (
 // Call is [idem.Call] over database/sql: it makes one call to somebody else's system happen once for a key, as far as that
 // system allows. It reserves the key, calls Send, and then applies and confirms the answer in one transaction; whatever dies
 // on the way, the next delivery goes on, with the same external key. Where the provider forgets keys, or knows none, it is
-// at most once, and an interrupted attempt ends in [idem.ErrUnknown] until somebody has looked; see [Once.Open].
+// at most once, and an interrupted attempt ends in [idem.ErrUnknown] until somebody has looked; see [Once.Pending].
 //
 // A Call is a plain value, safe for concurrent use, and usually a field of the service that uses it.
 type Call[T any] struct {

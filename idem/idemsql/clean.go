@@ -51,9 +51,9 @@ func cleaner(c dedup.Cleaner) tables.Cleaner {
 }
 
 func purged(ended tables.Ended) dedup.Event {
-	e := dedup.Event{Table: ended.Table, What: dedup.Purged, Code: ended.Code, Rows: ended.Deleted, Held: ended.Took}
+	e := dedup.Event{Table: ended.Table, Outcome: dedup.Purged, Code: ended.Code, Rows: ended.Deleted, Held: ended.Took}
 	if ended.Err != nil {
-		e.What, e.Err = dedup.PurgeFailed, fmt.Errorf("idemsql: %w", ended.Err)
+		e.Outcome, e.Err = dedup.PurgeFailed, fmt.Errorf("idemsql: %w", ended.Err)
 	}
 	return e
 }

@@ -52,7 +52,7 @@ func TestMaintain(t *testing.T) {
 			require.Positive(t, stats.Took)
 			require.Equal(t, 550, number(t, db, `SELECT count(*) FROM processed_events`))
 			require.Equal(t, 50, number(t, db, `SELECT count(*) FROM processed_events WHERE processed_at < now() - interval '10 days'`), "not done")
-			require.Equal(t, dedup.Event{Table: "processed_events", What: dedup.Purged, Rows: 450, Held: stats.Took}, told.last)
+			require.Equal(t, dedup.Event{Table: "processed_events", Outcome: dedup.Purged, Rows: 450, Held: stats.Took}, told.last)
 
 			weekly.Retention = 8 * 24 * time.Hour
 			c.Table = weekly
@@ -73,11 +73,11 @@ func TestMaintain(t *testing.T) {
 			require.NoError(t, err)
 			_, err = idemsql.Maintain(t.Context(), db, dedup.Cleaner{Observer: &told})
 			require.ErrorIs(t, err, dedup.ErrBusy)
-			require.Equal(t, dedup.Purged, told.last.What)
+			require.Equal(t, dedup.Purged, told.last.Outcome)
 			require.NoError(t, tx.Rollback())
 			_, err = idemsql.Maintain(t.Context(), db, dedup.Cleaner{Table: dedup.Table{Name: "none"}, Observer: &told})
 			require.ErrorContains(t, err, "dedup.Migrate")
-			require.Equal(t, dedup.PurgeFailed, told.last.What)
+			require.Equal(t, dedup.PurgeFailed, told.last.Outcome)
 			_, err = idemsql.Maintain(t.Context(), db, dedup.Cleaner{Batch: -1})
 			require.Error(t, err)
 			require.Error(t, idemsql.Clean(t.Context(), db, dedup.Cleaner{Table: dedup.Table{Name: "a.b.c"}}))

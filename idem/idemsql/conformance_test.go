@@ -241,8 +241,8 @@ func (d sqlDB) Reserve(ctx context.Context, s conformance.Settings, key idem.Key
 	return conformance.Reservation{Attempt: r.Attempt, Value: r.Value, Held: r}, out, err
 }
 
-func (d sqlDB) Open(ctx context.Context, s conformance.Settings, scope idem.Scope, limit int) ([]idem.OpenKey, error) {
-	return once(s).Open(ctx, d.db, scope, limit)
+func (d sqlDB) Pending(ctx context.Context, s conformance.Settings, scope idem.Scope, limit int) ([]idem.PendingKey, error) {
+	return once(s).Pending(ctx, d.db, scope, limit)
 }
 
 func (d sqlDB) Migrate(ctx context.Context, all ...dedup.Table) error {

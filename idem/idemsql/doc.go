@@ -32,7 +32,7 @@
 //   - A value that duplicates get, too: [Returning].
 //   - Effects outside of the database: [Call], or its parts, [Once.Reserve] and [Reservation]; what they promise, and the
 //     states of a key, is in the documentation of package idem.
-//   - Looking and mending: [Once.Lookup], [Once.Open], [Once.Forget].
+//   - Looking and mending: [Once.Lookup], [Once.Pending], [Once.Forget].
 //   - The table: [Migrate], [Verify].
 //   - What they take and give: [Conn], [DB], [Tx].
 //   - Keys and errors: package [github.com/pgonce/pgonce/idem].

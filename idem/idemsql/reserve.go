@@ -105,16 +105,16 @@ func (r Reservation) translate(err error) error { return r.once.translate(r.Key.
 
 // Open lists up to limit keys that are reserved or unfinished, those open for the longest first; an empty Source or
 // Operation of scope stands for all. It is what a reconciliation begins with: reserve each unfinished key, then look at
-// the provider, then Confirm, Fail or Void; why in this order is said at [idem.Once.Open].
+// the provider, then Confirm, Fail or Void; why in this order is said at [idem.Once.Pending].
 //
 // It reads the whole table: the lease has no index, which keeps claims and extensions cheap. db may be a *sql.DB, a
 // connection or a transaction.
-func (o Once) Open(ctx context.Context, db Conn, scope idem.Scope, limit int) ([]idem.OpenKey, error) {
-	found, err := o.settings().Open(ctx, pg.FromSQL(db), scope.Source, scope.Operation, limit)
+func (o Once) Pending(ctx context.Context, db Conn, scope idem.Scope, limit int) ([]idem.PendingKey, error) {
+	found, err := o.settings().Pending(ctx, pg.FromSQL(db), scope.Source, scope.Operation, limit)
 	if err != nil {
 		return nil, o.translate(scope, err)
 	}
-	all := make([]idem.OpenKey, len(found))
+	all := make([]idem.PendingKey, len(found))
 	for i, f := range found {
 		front.Restore(&all[i].Key, f.Facts)
 		all[i].Record = record(f.Record)

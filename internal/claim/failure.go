@@ -83,7 +83,7 @@ const (
 	StageFail     Stage = "fail"
 	StageVoid     Stage = "void"
 	StageEnd      Stage = "end"
-	StageOpen     Stage = "open"
+	StagePending  Stage = "pending"
 )
 
 // sent is failed, for the error of a Send of stmts to a caller's transaction, which may not have been sent at all.

@@ -77,8 +77,8 @@ UPDATE /*table*/processed_events SET lease_until = '-infinity', attempt = attemp
 DELETE FROM /*table*/processed_events` + fencedSQL + returningAttempt
 )
 
-// openSQL lists the keys that are reserved or unfinished, the longest open first. Bytes come in hex, as in readSQL.
-const openSQL = `
+// pendingSQL lists the keys that are reserved or unfinished, the longest open first. Bytes come in hex, as in readSQL.
+const pendingSQL = `
 SELECT source, operation, key, attempt::int8, (extract(epoch FROM processed_at) * 1000000)::int8,
        (extract(epoch FROM clock_timestamp() - processed_at) * 1000000)::int8,
        lease_until > clock_timestamp(), encode(payload_hash, 'hex')

@@ -112,7 +112,7 @@ const (
 	stmtEnd
 	stmtRelease
 	stmtVoid
-	stmtOpen
+	stmtPending
 	statements // how many there are
 )
 
@@ -123,7 +123,7 @@ var written = texts{
 	stmtRead: readSQL, stmtForget: forgetSQL, stmtStore: storeSQL,
 	stmtReserve: reserveSQL, stmtReserveTimed: reserveTimedSQL, stmtTakeOver: takeOverSQL,
 	stmtConfirm: confirmSQL, stmtConfirmMarked: marked(confirmSQL, 7),
-	stmtFail: failSQL, stmtExtend: extendSQL, stmtEnd: endSQL, stmtRelease: giveUpSQL, stmtVoid: voidSQL, stmtOpen: openSQL,
+	stmtFail: failSQL, stmtExtend: extendSQL, stmtEnd: endSQL, stmtRelease: giveUpSQL, stmtVoid: voidSQL, stmtPending: pendingSQL,
 }
 
 type texts [statements]string

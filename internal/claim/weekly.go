@@ -44,7 +44,7 @@ const (
 func byWeek(t texts) texts {
 	t[stmtInsertTimed], t[stmtInsertTimedMarked] = insertWeeklySQL, marked(insertWeeklySQL, 8)
 	t[stmtReserveTimed] = reserveWeeklySQL
-	t[stmtOpen] = strings.Replace(t[stmtOpen], "\n  FROM", ", (extract(epoch FROM event_time) * 1000000)::int8\n  FROM", 1)
+	t[stmtPending] = strings.Replace(t[stmtPending], "\n  FROM", ", (extract(epoch FROM event_time) * 1000000)::int8\n  FROM", 1)
 	return t.each(func(sql string) string {
 		n := 0
 		for strings.Contains(sql, fmt.Sprintf("$%d::", n+1)) {

@@ -85,7 +85,7 @@ func calling(t *testing.T, door Door) {
 		answer = nil
 		_, _, err = k.db.Call(k.ctx, c, scope.Key("5"))
 		require.ErrorIs(t, err, idem.ErrUnknown)
-		all, err := k.db.Open(k.ctx, Settings{}, idem.Scope{}, 10)
+		all, err := k.db.Pending(k.ctx, Settings{}, idem.Scope{}, 10)
 		require.NoError(t, err)
 		require.Len(t, all, 1)
 		tx := k.begin("")

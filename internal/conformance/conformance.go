@@ -133,7 +133,7 @@ type DB interface {
 	Lookup(ctx context.Context, s Settings, key idem.Key) (idem.Record, error)
 	RunReturning(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) (Receipt, error)) (Receipt, idem.Outcome, error)
 	Reserve(ctx context.Context, s Settings, key idem.Key, lease time.Duration) (Reservation, idem.Outcome, error)
-	Open(ctx context.Context, s Settings, scope idem.Scope, limit int) ([]idem.OpenKey, error)
+	Pending(ctx context.Context, s Settings, scope idem.Scope, limit int) ([]idem.PendingKey, error)
 	Call(ctx context.Context, c Call, key idem.Key) (Receipt, idem.Outcome, error)
 	Migrate(ctx context.Context, all ...dedup.Table) error
 	Maintain(ctx context.Context, c dedup.Cleaner) (dedup.Stats, error)

@@ -193,7 +193,7 @@ func reserving(t *testing.T, door Door) {
 		again := k.reserve("r")
 		require.Equal(t, 4, again.Attempt, "the first attempt may have sent")
 
-		all, err := k.db.Open(k.ctx, Settings{}, scope, 10)
+		all, err := k.db.Pending(k.ctx, Settings{}, scope, 10)
 		require.NoError(t, err)
 		require.Len(t, all, 1)
 		require.Equal(t, idem.Reserved, all[0].State)

@@ -85,8 +85,8 @@ func (d laidOut) Reserve(ctx context.Context, s Settings, key idem.Key, lease ti
 	return d.DB.Reserve(ctx, d.door.settings(s), d.door.key(key), lease)
 }
 
-func (d laidOut) Open(ctx context.Context, s Settings, scope idem.Scope, limit int) ([]idem.OpenKey, error) {
-	return d.DB.Open(ctx, d.door.settings(s), scope, limit)
+func (d laidOut) Pending(ctx context.Context, s Settings, scope idem.Scope, limit int) ([]idem.PendingKey, error) {
+	return d.DB.Pending(ctx, d.door.settings(s), scope, limit)
 }
 
 func (d laidOut) Call(ctx context.Context, c Call, key idem.Key) (Receipt, idem.Outcome, error) {

@@ -254,7 +254,7 @@ func observing(t *testing.T, door Door) {
 		})
 		require.NoError(t, err)
 		e := rec.last()
-		require.Equal(t, dedup.Executed, e.What)
+		require.Equal(t, dedup.Executed, e.Outcome)
 		require.NoError(t, e.Err)
 		require.Equal(t, "stripe", e.Source)
 		require.Equal(t, "activate", e.Operation)
@@ -265,29 +265,29 @@ func observing(t *testing.T, door Door) {
 		k.exec(k.db, `UPDATE processed_events SET processed_at = now() - interval '3 days'`)
 		_, err = k.db.Run(k.ctx, s, key, k.never())
 		require.NoError(t, err)
-		require.Equal(t, dedup.Duplicate, rec.last().What)
+		require.Equal(t, dedup.Duplicate, rec.last().Outcome)
 		require.InDelta(t, 72*time.Hour, rec.last().Age, float64(time.Minute))
 
 		_, _ = k.db.Run(k.ctx, s, key.WithPayload([]byte("b")), k.never())
-		require.Equal(t, dedup.PayloadMismatch, rec.last().What)
+		require.Equal(t, dedup.PayloadMismatch, rec.last().Outcome)
 		require.ErrorIs(t, rec.last().Err, idem.ErrPayloadMismatch)
 		require.EqualValues(t, idem.StageClaim, rec.last().Stage)
 
 		_, _ = k.db.Run(k.ctx, s, scope.Key("old").OccurredAt(time.Unix(1, 0)), k.never())
-		require.Equal(t, dedup.Expired, rec.last().What)
+		require.Equal(t, dedup.Expired, rec.last().Outcome)
 
 		_, err = k.db.Run(k.ctx, s, scope.Key("evt_2"), func(ctx context.Context, tx Tx) error {
 			return tx.Exec(ctx, `SELECT * FROM no_such_table`)
 		})
 		require.Equal(t, err, rec.last().Err)
 		require.Empty(t, rec.last().Stage, "the error is fn's own")
-		require.Equal(t, dedup.Failed, rec.last().What)
+		require.Equal(t, dedup.Failed, rec.last().Outcome)
 		require.Equal(t, "42P01", rec.last().Code)
 
 		protect(func() {
 			_, _ = k.db.Run(k.ctx, s, scope.Key("evt_2"), func(context.Context, Tx) error { panic(1) })
 		})
-		require.Equal(t, dedup.Failed, rec.last().What)
+		require.Equal(t, dedup.Failed, rec.last().Outcome)
 		require.ErrorContains(t, rec.last().Err, "panicked")
 		require.Len(t, rec.events, 6)
 	})

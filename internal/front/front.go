@@ -75,7 +75,7 @@ func (s Settings) tell(c *claim.Claim) func(context.Context, claim.Result, error
 	return func(ctx context.Context, res claim.Result, err error) {
 		e := dedup.Event{
 			Table: c.SQL.Table(), Source: c.Source, Operation: c.Operation,
-			What: what(res, err), Code: pgerr.Code(err), Waited: res.Waited, Held: res.Held, Age: res.Age,
+			Outcome: what(res, err), Code: pgerr.Code(err), Waited: res.Waited, Held: res.Held, Age: res.Age,
 		}
 		if err != nil {
 			e.Err = s.Translate(err)
@@ -88,7 +88,7 @@ func (s Settings) tell(c *claim.Claim) func(context.Context, claim.Result, error
 }
 
 // what names the end of a call for the observer.
-func what(res claim.Result, err error) dedup.What {
+func what(res claim.Result, err error) dedup.Outcome {
 	f, own := err.(*claim.Failure)
 	switch {
 	case err == nil && res.Outcome == claim.Executed:
@@ -102,7 +102,7 @@ func what(res claim.Result, err error) dedup.What {
 	}
 	for _, s := range []struct {
 		err  error
-		what dedup.What
+		what dedup.Outcome
 	}{
 		{claim.ErrInProgress, dedup.InProgress},
 		{claim.ErrPayloadMismatch, dedup.PayloadMismatch},

@@ -68,7 +68,7 @@ func TestObserved(t *testing.T) {
 	for _, tc := range []struct {
 		res  claim.Result
 		err  error
-		want dedup.What
+		want dedup.Outcome
 	}{
 		{claim.Result{Outcome: claim.Executed}, nil, dedup.Executed},
 		{claim.Result{Outcome: claim.Duplicate}, nil, dedup.Duplicate},
@@ -87,7 +87,7 @@ func TestObserved(t *testing.T) {
 		res, err := c.Told(t.Context(), func() (claim.Result, error) { return tc.res, tc.err })
 		require.Equal(t, tc.res.Outcome, res.Outcome)
 		require.Equal(t, tc.err, err)
-		want := dedup.Event{Table: "processed_events", Source: "s", Operation: "o", What: tc.want}
+		want := dedup.Event{Table: "processed_events", Source: "s", Operation: "o", Outcome: tc.want}
 		if tc.err != nil {
 			want.Err = translated{tc.err}
 		}
@@ -106,13 +106,13 @@ func TestObserved(t *testing.T) {
 		_, _ = observed(r).Told(t.Context(), func() (claim.Result, error) { panic(errFn) })
 	})
 	require.Len(t, r.events, 1)
-	require.Equal(t, dedup.Failed, r.events[0].What)
+	require.Equal(t, dedup.Failed, r.events[0].Outcome)
 	require.Error(t, r.events[0].Err)
 
 	r = &recorder{}
 	require.Equal(t, errFn, observed(r).Refused(t.Context(), errFn))
 	require.Len(t, r.events, 1)
-	require.Equal(t, dedup.Failed, r.events[0].What)
+	require.Equal(t, dedup.Failed, r.events[0].Outcome)
 }
 
 type translated struct{ error }

@@ -8,29 +8,29 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Open is a key that is reserved or unfinished.
-type Open struct {
+// PendingKey is a key that is reserved or unfinished.
+type PendingKey struct {
 	Facts  Facts
 	Record claim.Record
 }
 
-// Open lists them; an empty source or operation stands for all.
-func (s Settings) Open(ctx context.Context, conn pg.Conn, source, operation string, limit int) ([]Open, error) {
+// Pending lists them; an empty source or operation stands for all.
+func (s Settings) Pending(ctx context.Context, conn pg.Conn, source, operation string, limit int) ([]PendingKey, error) {
 	sql, err := s.statements()
 	if err != nil {
 		return nil, err
 	}
-	found, err := claim.OpenKeys(ctx, conn, sql, source, operation, limit)
+	found, err := claim.ListPending(ctx, conn, sql, source, operation, limit)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]Open, len(found))
+	all := make([]PendingKey, len(found))
 	for i, o := range found {
 		f := Named(Name{o.Source, o.Operation, o.Key})
 		if _, inside := MillisOf(o.Key); s.Table.Layout == dedup.Weekly && !inside {
 			f = withMicro(f, o.At)
 		}
-		all[i] = Open{f, o.Record}
+		all[i] = PendingKey{f, o.Record}
 	}
 	return all, nil
 }
