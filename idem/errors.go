@@ -77,7 +77,7 @@ const (
 	StageRelease  = Stage(claim.StageRelease)
 	StageFail     = Stage(claim.StageFail)
 	StageVoid     = Stage(claim.StageVoid)
-	StagePending     = Stage(claim.StagePending)
+	StagePending  = Stage(claim.StagePending)
 )
 
 // Error is every error of this package that is not the effect's own or a *[KeyError]. It never holds a key or a payload.

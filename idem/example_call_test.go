@@ -153,3 +153,33 @@ func ExampleOnce_Pending() {
 	// <nil>
 	// ch_1 duplicate <nil>
 }
+
+// Reserve and its Reservation are for what Call does not fit: here the answer comes later, and from elsewhere.
+func ExampleOnce_Reserve() {
+	ctx := context.Background()
+	pool, done := examplePool(ctx)
+	defer done()
+	key := charges.Key("order-7")
+
+	held, out, err := idem.Once{}.Reserve(ctx, pool, key, time.Minute)
+	fmt.Println(out, held.Attempt, err)
+	_, _, err = idem.Once{}.Reserve(ctx, pool, key, time.Minute) // delivered again meanwhile
+	fmt.Println(errors.Is(err, idem.ErrInProgress))
+
+	// The provider is called with key.External(). Its answer, and what it leads to, are committed together.
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `INSERT INTO charges (id, amount) VALUES ('ch_7', 50)`); err != nil {
+			return err
+		}
+		return held.Confirm(ctx, tx, []byte("ch_7"))
+	})
+	fmt.Println(err)
+
+	again, out, err := idem.Once{}.Reserve(ctx, pool, key, time.Minute)
+	fmt.Println(out, string(again.Value), err)
+	// Output:
+	// executed 1 <nil>
+	// true
+	// <nil>
+	// duplicate ch_7 <nil>
+}

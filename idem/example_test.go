@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -141,4 +142,36 @@ func ExampleOnce() {
 		return nil
 	})
 	// Output: true true
+}
+
+// counters is an observer that counts. In a service they would be those of a metrics library, by scope and outcome.
+type counters struct {
+	mu sync.Mutex
+	n  map[dedup.Outcome]int
+}
+
+func (c *counters) Observe(_ context.Context, e dedup.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n[e.Outcome]++
+}
+
+func ExampleOnce_observer() {
+	ctx := context.Background()
+	pool, done := examplePool(ctx)
+	defer done()
+
+	seen := &counters{n: map[dedup.Outcome]int{}}
+	once := idem.Once{Observer: seen}
+	for range 3 { // delivered three times
+		_, err := once.Run(ctx, pool, activations.Key("evt_1"), func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `UPDATE subscriptions SET activations = activations + 1 WHERE id = 'sub_1'`)
+			return err
+		})
+		if err != nil {
+			fmt.Println(err)
+		}
+	}
+	fmt.Println(seen.n[dedup.Executed], seen.n[dedup.Duplicate])
+	// Output: 1 2
 }
