@@ -54,6 +54,8 @@
 //		return store.New(tx).AddPayment(ctx, payment) // sqlc
 //	})
 //
+// GORM and sqlx inside of Run, which begins the transaction itself, are in examples/recipes.
+//
 // # How it differs from package idem
 //
 // The situations and their answers are the same. What database/sql cannot do makes these differences:
