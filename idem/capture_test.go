@@ -3,6 +3,7 @@ package idem_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -59,6 +60,17 @@ func captureLife(t *testing.T, path string, table dedup.Table) {
 			_, err := o.Lookup(ctx, pool, k)
 			requireOurs(t, err)
 			inTx(func(tx pgx.Tx) error { return o.Forget(ctx, tx, k) })
+		}
+	}
+
+	var batch []idem.Key
+	for _, o := range []idem.Once{once, {Table: table, MaxWait: time.Second}} {
+		batch = append(batch, key(fmt.Sprint("batch ", o.MaxWait)), key("past").OccurredAt(time.Unix(1, 0)))
+		for range 2 {
+			inTx(func(tx pgx.Tx) error {
+				_, err := o.DoMany(ctx, tx, batch, func(context.Context, pgx.Tx, []int) error { return nil })
+				return err
+			})
 		}
 	}
 

@@ -179,6 +179,14 @@ func (t pgxTx) Do(ctx context.Context, s conformance.Settings, key idem.Key, fn 
 	return once(s).Do(ctx, t.tx, key, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxTx{querier{tx}, tx}) })
 }
 
+func (t pgxTx) DoMany(
+	ctx context.Context, s conformance.Settings, keys []idem.Key, fn func(context.Context, conformance.Tx, []int) error,
+) ([]idem.Result, error) {
+	return once(s).DoMany(ctx, t.tx, keys, func(ctx context.Context, tx pgx.Tx, fresh []int) error {
+		return fn(ctx, pgxTx{querier{tx}, tx}, fresh)
+	})
+}
+
 func (t pgxTx) DoReturning(
 	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
 ) (conformance.Receipt, idem.Outcome, error) {

@@ -94,14 +94,14 @@ func counted(t *testing.T, mode pgx.QueryExecMode) (*pgxpool.Pool, *trips) {
 }
 
 func TestRoundTrips(t *testing.T) {
-	type counts struct{ Do, DoDuplicate, DoMaxWait, Run, RunDuplicate, RunMaxWait, Lookup int64 }
+	type counts struct{ Do, DoDuplicate, DoMaxWait, Run, RunDuplicate, RunMaxWait, Lookup, Many, ManyDuplicates int64 }
 	// Of a connection whose statements are cached where the mode caches. Do counts begin, claim, effect and commit.
 	want := map[pgx.QueryExecMode]counts{
-		pgx.QueryExecModeCacheStatement: {Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1},
-		pgx.QueryExecModeCacheDescribe:  {Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1},
-		pgx.QueryExecModeDescribeExec:   {Do: 5, DoDuplicate: 6, DoMaxWait: 5, Run: 4, RunDuplicate: 4, RunMaxWait: 4, Lookup: 2},
-		pgx.QueryExecModeExec:           {Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1},
-		pgx.QueryExecModeSimpleProtocol: {Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1},
+		pgx.QueryExecModeCacheStatement: {Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1, Many: 4, ManyDuplicates: 4},
+		pgx.QueryExecModeCacheDescribe:  {Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1, Many: 4, ManyDuplicates: 4},
+		pgx.QueryExecModeDescribeExec:   {Do: 5, DoDuplicate: 6, DoMaxWait: 5, Run: 4, RunDuplicate: 4, RunMaxWait: 4, Lookup: 2, Many: 5, ManyDuplicates: 6},
+		pgx.QueryExecModeExec:           {Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1, Many: 4, ManyDuplicates: 4},
+		pgx.QueryExecModeSimpleProtocol: {Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1, Many: 4, ManyDuplicates: 4},
 	}
 	for _, mode := range execModes {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -126,6 +126,13 @@ func TestRoundTrips(t *testing.T) {
 				_, err := o.Run(ctx, pool, key, effect)
 				require.NoError(t, err)
 			}
+			many := func(batch []idem.Key) {
+				tx, err := pool.Begin(ctx)
+				require.NoError(t, err)
+				_, err = idem.Once{}.DoMany(ctx, tx, batch, func(ctx context.Context, tx pgx.Tx, _ []int) error { return effect(ctx, tx) })
+				require.NoError(t, err)
+				require.NoError(t, tx.Commit(ctx))
+			}
 			var got counts
 			for range 3 { // the last one counts: by then every statement is cached
 				key := next()
@@ -140,6 +147,12 @@ func TestRoundTrips(t *testing.T) {
 					_, err := idem.Once{}.Lookup(ctx, pool, key)
 					require.NoError(t, err)
 				})
+				batch := make([]idem.Key, 100)
+				for i := range batch {
+					batch[i] = next()
+				}
+				got.Many = tr.of(func() { many(batch) })
+				got.ManyDuplicates = tr.of(func() { many(batch) })
 			}
 			require.Equal(t, want[mode], got)
 		})

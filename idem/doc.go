@@ -26,7 +26,7 @@
 // # Finding what you need
 //
 //   - Keys: [Scope.Key], [Scope.HashedKey], [Key.OccurredAt], [Key.WithPayload], [Key.Validate].
-//   - Running once: [Do] in your transaction, [Run] in one of its own; [Once] holds their settings.
+//   - Running once: [Do] in your transaction, [Run] in one of its own; [Once] holds their settings. A batch: [Once.DoMany].
 //   - A value that duplicates get, too: [Returning].
 //   - Effects outside of the database: [Call], or its parts, [Once.Reserve] and [Reservation]; [Key.External] and
 //     [Key.Derive] for what a provider, or a compensation, needs of a key.

@@ -175,3 +175,39 @@ func ExampleOnce_observer() {
 	fmt.Println(seen.n[dedup.Executed], seen.n[dedup.Duplicate])
 	// Output: 1 2
 }
+
+// A consumer that gets messages in batches claims them together, and writes the effects of the new ones.
+func ExampleOnce_DoMany() {
+	ctx := context.Background()
+	pool, done := examplePool(ctx)
+	defer done()
+
+	deliver := func(events ...string) {
+		keys := make([]idem.Key, len(events))
+		for i, event := range events {
+			keys[i] = activations.Key(event)
+		}
+		var results []idem.Result
+		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
+			results, err = idem.Once{}.DoMany(ctx, tx, keys, func(ctx context.Context, tx pgx.Tx, fresh []int) error {
+				_, err := tx.Exec(ctx, `UPDATE subscriptions SET activations = activations + $1 WHERE id = 'sub_1'`, len(fresh))
+				return err
+			})
+			return err
+		})
+		for i, r := range results {
+			fmt.Println(events[i], r.Outcome, r.Err)
+		}
+		if err != nil {
+			fmt.Println(err) // of the whole batch: it must come again
+		}
+	}
+	deliver("evt_1", "evt_2")
+	deliver("evt_2", "evt_3", "evt_3")
+	// Output:
+	// evt_1 executed <nil>
+	// evt_2 executed <nil>
+	// evt_2 duplicate <nil>
+	// evt_3 executed <nil>
+	// evt_3 duplicate <nil>
+}

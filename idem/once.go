@@ -173,12 +173,15 @@ func (o Once) claim(key Key) (*claim.Claim, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	settings := o.settings()
-	settings.Translate = func(err error) error { return o.translate(key.Scope(), err) }
-	c, err := settings.Claim(key.facts)
+	c, err := o.settings().Claim(key.facts)
 	return c, o.translate(key.Scope(), err)
 }
 
 func (o Once) settings() front.Settings {
-	return front.Settings{Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries, Observer: o.Observer}
+	return front.Settings{
+		Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries, Observer: o.Observer,
+		Translate: func(of front.Name, err error) error {
+			return o.translate(Scope{Source: of.Source, Operation: of.Operation}, err)
+		},
+	}
 }

@@ -293,6 +293,14 @@ func (t sqlTx) Do(ctx context.Context, s conformance.Settings, key idem.Key, fn 
 	})
 }
 
+func (t sqlTx) DoMany(
+	ctx context.Context, s conformance.Settings, keys []idem.Key, fn func(context.Context, conformance.Tx, []int) error,
+) ([]idem.Result, error) {
+	return once(s).DoMany(ctx, t.q, keys, func(ctx context.Context, tx idemsql.Tx, fresh []int) error {
+		return fn(ctx, sqlTx{querier{tx}}, fresh)
+	})
+}
+
 func (t sqlTx) DoReturning(
 	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
 ) (conformance.Receipt, idem.Outcome, error) {

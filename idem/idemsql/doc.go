@@ -28,7 +28,7 @@
 //
 // # Finding what you need
 //
-//   - Running once: [Do] in your transaction, [Run] in one of its own; [Once] holds their settings.
+//   - Running once: [Do] in your transaction, [Run] in one of its own; [Once] holds their settings. A batch: [Once.DoMany].
 //   - A value that duplicates get, too: [Returning].
 //   - Effects outside of the database: [Call], or its parts, [Once.Reserve] and [Reservation]; what they promise, and the
 //     states of a key, is in the documentation of package idem.

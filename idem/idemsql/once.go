@@ -189,14 +189,17 @@ func (o Once) claim(key idem.Key) (*claim.Claim, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	settings := o.settings()
-	settings.Translate = func(err error) error { return o.translate(key.Scope(), err) }
-	c, err := settings.Claim(front.FactsOf(key))
+	c, err := o.settings().Claim(front.FactsOf(key))
 	return c, o.translate(key.Scope(), err)
 }
 
 func (o Once) settings() front.Settings {
-	return front.Settings{Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries, Observer: o.Observer}
+	return front.Settings{
+		Table: o.Table, MaxWait: o.MaxWait, Tries: o.Tries, Observer: o.Observer,
+		Translate: func(of front.Name, err error) error {
+			return o.translate(idem.Scope{Source: of.Source, Operation: of.Operation}, err)
+		},
+	}
 }
 
 // translate gives the engine's failures the types of package idem. The effect's own errors pass as they are.

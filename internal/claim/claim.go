@@ -211,11 +211,15 @@ func (c *Claim) wrote(stage Stage, s *pg.Stmt) (bool, error) {
 
 func (c *Claim) readStmt(r *Record) *pg.Stmt {
 	return &pg.Stmt{
-		SQL: c.SQL.text[stmtRead], Args: c.args(),
-		Dest: []any{
-			(*hexed)(&r.PayloadHash), (*hexed)(&r.Value), &r.Done, &r.Leased, &r.Failed, &r.Attempt, &r.Token,
-			&r.ProcessedAt, &r.AgeMicros,
-		},
+		SQL: c.SQL.text[stmtRead], Args: c.args(), Dest: r.dest(),
+	}
+}
+
+// dest are the places for the columns of readSQL.
+func (r *Record) dest() []any {
+	return []any{
+		(*hexed)(&r.PayloadHash), (*hexed)(&r.Value), &r.Done, &r.Leased, &r.Failed, &r.Attempt, &r.Token,
+		&r.ProcessedAt, &r.AgeMicros,
 	}
 }
 

@@ -11,10 +11,20 @@ import (
 // Inside are the claims whose fn has begun, as a context or a transaction knows them: the outer ones come first.
 type Inside []*running
 
-// running is a claim whose fn has begun.
+// running is a claim whose fn has begun, or a batch of them.
 type running struct {
 	claim *Claim
+	batch map[rowName]*Claim
 	state atomic.Int32
+}
+
+// meets reports whether c is a claim of a row that is claimed here.
+func (r *running) meets(c *Claim) bool {
+	mine := r.claim
+	if r.batch != nil {
+		mine = r.batch[c.rowName()]
+	}
+	return mine != nil && mine.meets(c)
 }
 
 const (
@@ -55,21 +65,24 @@ func (in Inside) In(ctx context.Context) context.Context {
 // inside: an fn that swallowed that error has no effect to be executed.
 func (c *Claim) guard(fn func(context.Context, pg.Tx) error) func(context.Context, pg.Tx) error {
 	return func(ctx context.Context, tx pg.Tx) error {
-		r := &running{claim: c}
-		defer r.state.Store(stateReturned) // whatever becomes of fn
-		err := fn(Inside{r}.In(ctx), tx)
-		if r.state.Swap(stateReturned) == stateRefused && err == nil {
-			return &Failure{Stage: StageFn, Err: ErrNested, Hint: "fn has swallowed the error of that call"}
-		}
-		return err
+		return (&running{claim: c}).guarded(ctx, tx, fn)
 	}
+}
+
+func (r *running) guarded(ctx context.Context, tx pg.Tx, fn func(context.Context, pg.Tx) error) error {
+	defer r.state.Store(stateReturned) // whatever becomes of fn
+	err := fn(Inside{r}.In(ctx), tx)
+	if r.state.Swap(stateReturned) == stateRefused && err == nil {
+		return &Failure{Stage: StageFn, Err: ErrNested, Hint: "fn has swallowed the error of that call"}
+	}
+	return err
 }
 
 // outside refuses a call that is made inside of the fn of its own key. Every fn in between may swallow the error, so
 // that their calls fail, too.
 func (c *Claim) outside(ctx context.Context, stage Stage) error {
 	in := InsideOf(ctx)
-	i := slices.IndexFunc(in, func(r *running) bool { return r.claim.meets(c) && r.refuse() })
+	i := slices.IndexFunc(in, func(r *running) bool { return r.meets(c) && r.refuse() })
 	if i < 0 {
 		return nil
 	}

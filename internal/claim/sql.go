@@ -113,6 +113,9 @@ const (
 	stmtRelease
 	stmtVoid
 	stmtPending
+	stmtInsertMany
+	stmtInsertManyMarked
+	stmtReadMany
 	statements // how many there are
 )
 
@@ -124,6 +127,7 @@ var written = texts{
 	stmtReserve: reserveSQL, stmtReserveTimed: reserveTimedSQL, stmtTakeOver: takeOverSQL,
 	stmtConfirm: confirmSQL, stmtConfirmMarked: marked(confirmSQL, 7),
 	stmtFail: failSQL, stmtExtend: extendSQL, stmtEnd: endSQL, stmtRelease: giveUpSQL, stmtVoid: voidSQL, stmtPending: pendingSQL,
+	stmtInsertMany: insertManySQL, stmtInsertManyMarked: marked(insertManySQL, 8), stmtReadMany: readManySQL,
 }
 
 type texts [statements]string
@@ -153,6 +157,7 @@ var (
 	defaultWeekly = weeklySQL.on(pg.Name{Table: pg.DefaultTable})
 
 	pinnedWindow, pinnedLimit, pinnedUnlimit = pg.Pin(windowSQL), pg.Pin(limitSQL), pg.Pin(unlimitSQL)
+	pinnedWindowMany                         = pg.Pin(windowManySQL)
 )
 
 // For returns the statements on the table of this name ("" is [pg.DefaultTable]), or an error that says what is wrong with
@@ -180,7 +185,7 @@ func (s SQL) on(name pg.Name) SQL {
 
 // Texts returns every statement, each once, for tests that prepare them on a server.
 func (s SQL) Texts() []string {
-	return append(s.text[:], pinnedWindow, pinnedLimit, pinnedUnlimit)
+	return append(s.text[:], pinnedWindow, pinnedLimit, pinnedUnlimit, pinnedWindowMany)
 }
 
 // Table returns the table's name for people.

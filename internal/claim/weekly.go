@@ -44,6 +44,8 @@ const (
 func byWeek(t texts) texts {
 	t[stmtInsertTimed], t[stmtInsertTimedMarked] = insertWeeklySQL, marked(insertWeeklySQL, 8)
 	t[stmtReserveTimed] = reserveWeeklySQL
+	t[stmtInsertMany], t[stmtInsertManyMarked] = insertManyWeeklySQL, marked(insertManyWeeklySQL, 8)
+	t[stmtReadMany] = readManyWeeklySQL
 	t[stmtPending] = strings.Replace(t[stmtPending], "\n  FROM", ", (extract(epoch FROM event_time) * 1000000)::int8\n  FROM", 1)
 	return t.each(func(sql string) string {
 		n := 0

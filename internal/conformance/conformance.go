@@ -149,6 +149,7 @@ type DB interface {
 type Tx interface {
 	Querier
 	Do(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error)
+	DoMany(ctx context.Context, s Settings, keys []idem.Key, fn func(ctx context.Context, tx Tx, fresh []int) error) ([]idem.Result, error)
 	DoReturning(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) (Receipt, error)) (Receipt, idem.Outcome, error)
 	Confirm(ctx context.Context, r Reservation, value []byte) error
 	Forget(ctx context.Context, s Settings, key idem.Key) error
@@ -189,6 +190,7 @@ func Run(t *testing.T, door Door) {
 		{"Returning", returning, true},
 		{"Reserving", reserving, true},
 		{"Calling", calling, true},
+		{"Many", many, true},
 		{"Tables", tables, false},
 	} {
 		if door.Core && !group.core {

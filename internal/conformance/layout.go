@@ -110,6 +110,16 @@ func (t laidOutTx) Do(ctx context.Context, s Settings, key idem.Key, fn func(con
 	return t.Tx.Do(ctx, t.door.settings(s), t.door.key(key), t.door.within(fn))
 }
 
+func (t laidOutTx) DoMany(ctx context.Context, s Settings, keys []idem.Key, fn func(context.Context, Tx, []int) error) ([]idem.Result, error) {
+	timed := make([]idem.Key, len(keys))
+	for i, key := range keys {
+		timed[i] = t.door.key(key)
+	}
+	return t.Tx.DoMany(ctx, t.door.settings(s), timed, func(ctx context.Context, tx Tx, fresh []int) error {
+		return fn(ctx, laidOutTx{tx, t.door}, fresh)
+	})
+}
+
 func (t laidOutTx) DoReturning(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) (Receipt, error)) (Receipt, idem.Outcome, error) {
 	return t.Tx.DoReturning(ctx, t.door.settings(s), t.door.key(key), func(ctx context.Context, tx Tx) (Receipt, error) {
 		return fn(ctx, laidOutTx{tx, t.door})

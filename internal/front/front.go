@@ -23,7 +23,7 @@ type Settings struct {
 	Observer dedup.Observer
 
 	// Translate gives an error of the engine the type of the front door, for the observer.
-	Translate func(error) error
+	Translate func(of Name, err error) error
 }
 
 const defaultTries = 10
@@ -52,6 +52,25 @@ func (s Settings) Claim(f Facts) (*claim.Claim, error) {
 	return c, settleTime(s.Table.Layout, c, f)
 }
 
+// Claims makes the claims of a batch of n keys. A key that is not good, or not for this table, has a fault instead. Any
+// other error is of them all.
+func (s Settings) Claims(n int, facts func(int) (Facts, error)) (claims []*claim.Claim, faults []error, err error) {
+	if _, err := s.statements(); err != nil {
+		return nil, nil, err
+	}
+	claims, faults = make([]*claim.Claim, n), make([]error, n)
+	for i := range n {
+		f, err := facts(i)
+		if err == nil {
+			claims[i], err = s.Claim(f)
+		}
+		if err != nil {
+			claims[i], faults[i] = nil, err
+		}
+	}
+	return claims, faults, nil
+}
+
 // statements checks the settings, and returns what is sent to the table.
 func (s Settings) statements() (claim.SQL, error) {
 	if err := s.Table.Validate(); err != nil {
@@ -78,7 +97,7 @@ func (s Settings) tell(c *claim.Claim) func(context.Context, claim.Result, error
 			Outcome: what(res, err), Code: pgerr.Code(err), Waited: res.Waited, Held: res.Held, Age: res.Age,
 		}
 		if err != nil {
-			e.Err = s.Translate(err)
+			e.Err = s.Translate(Name{c.Source, c.Operation, c.Key}, err)
 			if f, ok := err.(*claim.Failure); ok {
 				e.Stage = string(f.Stage)
 			}

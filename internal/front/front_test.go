@@ -60,7 +60,7 @@ func (r *recorder) Observe(_ context.Context, e dedup.Event) { r.events = append
 func TestObserved(t *testing.T) {
 	t.Parallel()
 	observed := func(o dedup.Observer) *claim.Claim {
-		c, err := Settings{Observer: o, Translate: func(err error) error { return translated{err} }}.Claim(Named(Name{"s", "o", "k"}))
+		c, err := Settings{Observer: o, Translate: func(_ Name, err error) error { return translated{err} }}.Claim(Named(Name{"s", "o", "k"}))
 		require.NoError(t, err)
 		return c
 	}

@@ -1,0 +1,58 @@
+package idem
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/internal/claim"
+	"github.com/pgonce/pgonce/internal/front"
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// Result is what became of one key of [Once.DoMany].
+type Result struct {
+	Outcome Outcome
+
+	// Err is the trouble of this key alone: a *[KeyError], a *[FinalError], or an *[Error] with [ErrPayloadMismatch],
+	// [ErrInProgress] (a reservation holds it), [ErrUnfinished], [ErrExpired] or [ErrFuture]. Then Outcome is zero.
+	Err error
+}
+
+// DoMany is [Do] for a batch: it claims all keys in one statement, and calls fn once, with the places in keys of those
+// that are new. Two round trips claim the batch, one where every key is new. There is a Result for each key, in order.
+//
+//   - First call: the rows are new, fn runs, and their Results say Executed. They count when the caller commits.
+//   - Duplicates: their rows are there, committed or written earlier in tx. Their Results say Duplicate. Where nothing is
+//     new, fn is not called.
+//   - A key that is in the batch twice counts once: the first is new, the later ones are duplicates of it.
+//   - Concurrent duplicates: DoMany waits for the transactions that hold keys. With MaxWait, the batch is ErrInProgress
+//     after that long in all, nothing of it is claimed, and tx stays usable.
+//   - Trouble of one key ([Result].Err) does not stop the others.
+//   - fn fails: as with Do, tx is failed, and no key of the batch stays.
+//
+// Any other error is of the whole batch, leaves tx as Do does, and comes without Results. The keys are claimed in an
+// order of their own: two batches that share keys do not deadlock. A batch and single calls in one transaction can, see Do.
+//
+// In fn, a call of any key of the batch that is new is [ErrNested]. The observer is told of each key. A batch of 10,000
+// keys is one statement still; it holds its rows until tx ends. The caller owns tx. fn must not be nil.
+func (o Once) DoMany(
+	ctx context.Context, tx pgx.Tx, keys []Key, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error,
+) ([]Result, error) {
+	claims, faults, err := o.settings().Claims(len(keys), func(i int) (front.Facts, error) { return keys[i].facts, keys[i].Validate() })
+	if err != nil {
+		return nil, o.translate(Scope{}, err)
+	}
+	answers, err := claim.DoMany(inside(ctx, tx), pg.FromPgxTx(tx), claims, func(ctx context.Context, tx pg.Tx, fresh []int) error {
+		return run(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, tx, fresh) })
+	})
+	if err != nil {
+		return nil, o.translate(Scope{}, err)
+	}
+	all := make([]Result, len(keys))
+	for i, a := range answers {
+		all[i] = Result{Outcome(a.Outcome), o.translate(keys[i].Scope(), cmp.Or(faults[i], a.Err))}
+	}
+	return all, nil
+}

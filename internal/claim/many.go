@@ -1,0 +1,354 @@
+package claim
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgonce/pgonce/internal/pg"
+)
+
+// Answer is what became of one key of a batch.
+type Answer struct {
+	Result
+	Err error // of this key alone
+}
+
+// DoMany claims the keys of all in the caller's transaction, in one statement, and runs fn with the places of those
+// whose row is new, where there are any. A nil claim is left out, and its Answer is left zero. All claims are of one table,
+// and of one once.
+//
+// An error is of the whole batch, as that of Do, and there are no answers then.
+func DoMany(ctx context.Context, tx pg.Tx, all []*Claim, fn func(ctx context.Context, tx pg.Tx, fresh []int) error) ([]Answer, error) {
+	b := newBatch(all)
+	err := errPanic
+	defer func() { b.tell(ctx, err) }()
+	if err = b.do(ctx, tx, fn); err != nil {
+		return nil, err
+	}
+	return b.answers, nil
+}
+
+// batch is one call of DoMany.
+type batch struct {
+	all     []*Claim
+	answers []Answer
+
+	names  map[batchKey]int // the place of the first claim of each row
+	sorted []int            // those places, in the order of the rows
+	open   []int            // of sorted: the rows that have no answer yet
+
+	begun, claimed time.Time
+	token          *int64
+}
+
+// rowName names a row, but for its time.
+type rowName struct{ key, operation, source string }
+
+func (c *Claim) rowName() rowName { return rowName{c.Key, c.Operation, c.Source} }
+
+// batchKey names a row among those of a batch.
+type batchKey struct {
+	rowName
+	day int64 // of layout Weekly: the first one of the week, from 1970 on
+}
+
+func (c *Claim) batchKey() batchKey {
+	k := batchKey{rowName: c.rowName()}
+	if c.SQL.weekly {
+		const micros = 24 * 60 * 60 * 1_000_000
+		k.day = c.At / micros
+		if c.At%micros < 0 {
+			k.day--
+		}
+		k.day -= ((k.day+3)%7 + 7) % 7 // 1970-01-01 was a Thursday
+	}
+	return k
+}
+
+func newBatch(all []*Claim) *batch {
+	b := &batch{all: all, answers: make([]Answer, len(all)), names: make(map[batchKey]int, len(all)), begun: time.Now()}
+	for i, c := range all {
+		if c == nil {
+			continue
+		}
+		if _, again := b.names[c.batchKey()]; !again {
+			b.names[c.batchKey()] = i
+			b.sorted = append(b.sorted, i)
+		}
+	}
+	slices.SortFunc(b.sorted, func(i, j int) int {
+		x, y := all[i].batchKey(), all[j].batchKey()
+		return cmp.Or(strings.Compare(x.key, y.key), strings.Compare(x.operation, y.operation),
+			strings.Compare(x.source, y.source), cmp.Compare(x.day, y.day))
+	})
+	b.open = b.sorted
+	return b
+}
+
+// first is the claim that stands for the batch.
+func (b *batch) first() *Claim { return b.all[b.sorted[0]] }
+
+func (b *batch) do(ctx context.Context, tx pg.Tx, fn func(ctx context.Context, tx pg.Tx, fresh []int) error) error {
+	if len(b.sorted) == 0 {
+		return nil
+	}
+	running := &running{batch: make(map[rowName]*Claim, len(b.sorted))}
+	for _, i := range b.sorted {
+		if err := b.all[i].outside(ctx, StageClaim); err != nil {
+			return err
+		}
+		running.batch[b.all[i].rowName()] = b.all[i]
+	}
+	fresh, err := b.claim(ctx, tx)
+	b.claimed = time.Now()
+	if f, ok := err.(*Failure); ok && f.unclear {
+		_ = tx.Fail(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if len(fresh) > 0 {
+		slices.Sort(fresh)
+		err := effect(ctx, tx, *b.token, func(ctx context.Context, tx pg.Tx) error {
+			return running.guarded(ctx, tx, func(ctx context.Context, tx pg.Tx) error { return fn(ctx, tx, slices.Clone(fresh)) })
+		}, tx.Fail)
+		if err != nil {
+			return err
+		}
+	}
+	b.repeat()
+	return nil
+}
+
+// repeat answers the claims whose row another one of the batch has claimed before them.
+func (b *batch) repeat() {
+	for i, c := range b.all {
+		if c == nil || b.names[c.batchKey()] == i {
+			continue
+		}
+		before := b.names[c.batchKey()]
+		answer := b.answers[before]
+		if answer.Outcome == Executed {
+			answer.Result = Result{Outcome: Duplicate}
+		}
+		other := b.all[before].PayloadHash
+		if answer.Err == nil && c.PayloadHash != nil && other != nil && string(c.PayloadHash) != string(other) {
+			answer = Answer{Err: &Failure{Stage: StageClaim, Err: ErrPayloadMismatch}}
+		}
+		b.answers[i] = answer
+	}
+}
+
+// claim inserts the keys, and answers those that were there. It returns the places of the new ones.
+func (b *batch) claim(ctx context.Context, tx pg.Tx) (fresh []int, err error) {
+	deadline := b.begun.Add(b.first().MaxWait)
+	for range looks {
+		found, err := b.insert(ctx, tx, time.Until(deadline))
+		if err != nil {
+			return nil, err
+		}
+		fresh = append(fresh, found...)
+		for _, i := range found {
+			b.answers[i].Outcome = Executed
+		}
+		b.unanswered()
+		if len(b.open) == 0 {
+			return fresh, nil
+		}
+		if err := b.look(ctx, tx); err != nil {
+			return nil, err
+		}
+		if b.unanswered(); len(b.open) == 0 {
+			return fresh, nil
+		}
+	}
+	for _, i := range b.open {
+		b.answers[i].Err = &Failure{Stage: StageConfirm, Err: errHidden}
+	}
+	return fresh, nil
+}
+
+// unanswered keeps of the open keys those that have no answer yet.
+func (b *batch) unanswered() {
+	var left []int
+	for _, i := range b.open {
+		if b.answers[i].Outcome == 0 && b.answers[i].Err == nil {
+			left = append(left, i)
+		}
+	}
+	b.open = left
+}
+
+// insert sends the claim, and returns the places of the rows that it has written.
+func (b *batch) insert(ctx context.Context, tx pg.Tx, left time.Duration) (found []int, err error) {
+	c := b.first()
+	stmt := stmtInsertMany
+	if tx.NeedsMark() {
+		stmt = stmtInsertManyMarked
+	}
+	args := append(b.names3(), b.hashes(), b.times(), c.Retention.Microseconds(), c.Skew.Microseconds(), newToken(tx.NeedsMark()))
+	limited := c.MaxWait > 0
+	left = max(left, time.Millisecond)
+	if limited {
+		save := &pg.Stmt{SQL: savepointSQL}
+		if err := tx.Send(ctx, save, limit(left)); err != nil {
+			return nil, c.sent(StageClaim, err, save)
+		}
+	}
+	begun := time.Now()
+	err = tx.Query(ctx, c.SQL.text[stmt], args, func(scan func(...any) error) error {
+		var k batchKey
+		var token *int64
+		if err := scan(&k.source, &k.operation, &k.key, &token, &k.day); err != nil {
+			return err
+		}
+		i, ok := b.names[k]
+		if token == nil || !ok {
+			return errNoToken
+		}
+		b.token = token
+		found = append(found, i)
+		return nil
+	})
+	switch {
+	case err == errNoToken:
+		return nil, &Failure{Stage: StageClaim, Err: err, unclear: true}
+	case limited && err != nil && timedOut(err, begun, left):
+		for _, sql := range []string{rollbackSQL, releaseSQL} {
+			if err := tx.Send(ctx, &pg.Stmt{SQL: sql}); err != nil {
+				return nil, c.failed(StageClaim, err)
+			}
+		}
+		return nil, &Failure{Stage: StageClaim, Err: ErrInProgress}
+	case err != nil:
+		return nil, c.sent(StageClaim, err, &pg.Stmt{Done: limited})
+	case limited:
+		err = tx.Send(ctx, unlimit(), &pg.Stmt{SQL: releaseSQL})
+	}
+	if err != nil {
+		return nil, c.failed(StageClaim, err)
+	}
+	return found, nil
+}
+
+// look reads the rows of the open keys, and says what each means. Where there is none, the key's time may say why.
+func (b *batch) look(ctx context.Context, tx pg.Tx) error {
+	c := b.first()
+	args := b.names3()
+	if c.SQL.weekly {
+		args = append(args, b.times())
+	}
+	err := tx.Query(ctx, c.SQL.text[stmtReadMany], args, func(scan func(...any) error) error {
+		var n int64
+		m := met{read: &pg.Stmt{Rows: 1}}
+		if err := scan(append([]any{&n}, m.record.dest()...)...); err != nil {
+			return err
+		}
+		i := b.open[n-1]
+		res, err := b.all[i].verdict(&m)
+		if err != nil {
+			err = &Failure{Stage: StageClaim, Err: err}
+		}
+		b.answers[i] = Answer{res, err}
+		return nil
+	})
+	if err != nil {
+		return c.failed(StageConfirm, err)
+	}
+	b.unanswered()
+	if !slices.ContainsFunc(b.open, func(i int) bool { return b.all[i].Timed }) {
+		return nil
+	}
+	args = []any{b.times(), c.Retention.Microseconds(), c.Skew.Microseconds()}
+	err = tx.Query(ctx, pinnedWindowMany, args, func(scan func(...any) error) error {
+		var n int64
+		var expired bool
+		if err := scan(&n, &expired); err != nil {
+			return err
+		}
+		f := &Failure{Stage: StageClaim, Err: ErrFuture}
+		if expired {
+			f.Err = ErrExpired
+		}
+		b.answers[b.open[n-1]].Err = f
+		return nil
+	})
+	if err != nil {
+		return c.failed(StageConfirm, err)
+	}
+	return nil
+}
+
+// tell tells of each key. err is the batch's.
+func (b *batch) tell(ctx context.Context, err error) {
+	end := time.Now()
+	for i, c := range b.all {
+		if c == nil || c.Tell == nil {
+			continue
+		}
+		res := b.answers[i].Result
+		if err != nil {
+			res = Result{}
+		}
+		if res.Waited = end.Sub(b.begun); !b.claimed.IsZero() {
+			res.Waited = b.claimed.Sub(b.begun)
+			if res.Outcome == Executed {
+				res.Held = end.Sub(b.claimed)
+			}
+		}
+		c.Tell(ctx, res, cmp.Or(err, b.answers[i].Err))
+	}
+}
+
+// names3 are the columns that name the open keys, as arrays.
+func (b *batch) names3() []any {
+	return []any{
+		array(b.open, func(i int) string { return quoteElement(b.all[i].Source) }),
+		array(b.open, func(i int) string { return quoteElement(b.all[i].Operation) }),
+		array(b.open, func(i int) string { return quoteElement(b.all[i].Key) }),
+	}
+}
+
+func (b *batch) hashes() string {
+	return array(b.open, func(i int) string {
+		if b.all[i].PayloadHash == nil {
+			return "NULL"
+		}
+		return `"\\x` + hex.EncodeToString(b.all[i].PayloadHash) + `"`
+	})
+}
+
+func (b *batch) times() string {
+	return array(b.open, func(i int) string {
+		if !b.all[i].Timed {
+			return "NULL"
+		}
+		return strconv.FormatInt(b.all[i].At, 10)
+	})
+}
+
+// array writes an array as the server reads it from text. As text it is one parameter of every driver and mode.
+func array(places []int, element func(int) string) string {
+	var s strings.Builder
+	s.WriteByte('{')
+	for n, i := range places {
+		if n > 0 {
+			s.WriteByte(',')
+		}
+		s.WriteString(element(i))
+	}
+	s.WriteByte('}')
+	return s.String()
+}
+
+func quoteElement(s string) string {
+	if strings.ContainsAny(s, `\"`) {
+		s = strings.ReplaceAll(strings.ReplaceAll(s, `\`, `\\`), `"`, `\"`)
+	}
+	return `"` + s + `"`
+}
