@@ -11,7 +11,6 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -180,9 +179,9 @@ func many(t *testing.T, door Door) {
 	// Two batches that share keys wait for each other, and never both at once.
 	t.Run("OppositeOrder", func(t *testing.T) {
 		k := open(t, door)
-		rounds := 20
-		if pgtest.Full() {
-			rounds = 200
+		rounds := 200
+		if door.Core {
+			rounds = 20
 		}
 		for round := range rounds {
 			keys := ids(20, fmt.Sprint("r", round, "_"))
@@ -294,9 +293,9 @@ func many(t *testing.T, door Door) {
 
 	t.Run("Large", func(t *testing.T) {
 		k := open(t, door)
-		n := 2_000
-		if pgtest.Full() {
-			n = 10_000
+		n := 10_000
+		if door.Core {
+			n = 2_000
 		}
 		keys := ids(n, "evt")
 		tx := k.begin("")
