@@ -100,8 +100,9 @@
 //	*Error, Unknown          COMMIT was not answered                       no            later   503, Retry-After
 //	40001, 40P01             a conflict, after Run's tries or with Do      no            later   503, Retry-After
 //	lost connection, 57P0x   the server went away                          no            later   503, Retry-After
-//	55P03                    your lock_timeout                             no            later   503, Retry-After
+//	55P03                    your lock_timeout, or DDL for all of MaxWait  no            later   503, Retry-After
 //	57014                    your statement_timeout, or a cancel request   no            later   503, Retry-After
+//	57014, with MaxWait      also: the server was too slow                 no            later   503, Retry-After
 //	25006                    connected to a standby                        no            later   503, Retry-After
 //	42P01, 42P10, 42501      the table, its constraint or a right missing  no            no      500, wake somebody
 //	42703, 55000             a column missing, the constraint deferrable   no            no      500, wake somebody
