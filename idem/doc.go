@@ -111,6 +111,7 @@
 //	Send's own error         no answer, and the provider Remembers         no            later   503, Retry-After
 //	Send's, Remembers 0      no answer, and none will be asked for         no            no      500, wake somebody
 //	fn's own error           whatever fn returned, unchanged               fn's to say   -       fn's to say
+//	Apply's own error        unchanged; the provider has been asked        no            -       Apply's to say
 //
 // [Retryable] is the column "again?": true for later. Where it is false, keep the message until somebody has looked.
 package idem
