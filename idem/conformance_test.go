@@ -28,7 +28,8 @@ func TestConformance(t *testing.T) {
 			continue // .ci/versions: a server sees two protocols; what else the modes differ in the driver does by itself
 		}
 		t.Run(mode.String(), func(t *testing.T) {
-			conformance.Run(t, conformance.Door{Core: !pgtest.Full() && mode != execModes[0], Open: func(t *testing.T) conformance.DB {
+			features := conformance.Features{Describes: mode == pgx.QueryExecModeDescribeExec}
+			conformance.Run(t, conformance.Door{Core: !pgtest.Full() && mode != execModes[0], Features: features, Open: func(t *testing.T) conformance.DB {
 				cfg := pgtest.Config(t)
 				cfg.ConnConfig.DefaultQueryExecMode = mode
 				cfg.MaxConns = 16

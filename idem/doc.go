@@ -100,8 +100,9 @@
 //	*Error, Unknown          COMMIT was not answered                       no            later   503, Retry-After
 //	40001, 40P01             a conflict, after Run's tries or with Do      no            later   503, Retry-After
 //	lost connection, 57P0x   the server went away                          no            later   503, Retry-After
-//	55P03                    your lock_timeout                             no            later   503, Retry-After
+//	55P03                    your lock_timeout, or DDL for all of MaxWait  no            later   503, Retry-After
 //	57014                    your statement_timeout, or a cancel request   no            later   503, Retry-After
+//	57014, with MaxWait      also: the server was too slow                 no            later   503, Retry-After
 //	25006                    connected to a standby                        no            later   503, Retry-After
 //	42P01, 42P10, 42501      the table, its constraint or a right missing  no            no      500, wake somebody
 //	42703, 55000             a column missing, the constraint deferrable   no            no      500, wake somebody
@@ -110,6 +111,7 @@
 //	Send's own error         no answer, and the provider Remembers         no            later   503, Retry-After
 //	Send's, Remembers 0      no answer, and none will be asked for         no            no      500, wake somebody
 //	fn's own error           whatever fn returned, unchanged               fn's to say   -       fn's to say
+//	Apply's own error        unchanged; the provider has been asked        no            -       Apply's to say
 //
 // [Retryable] is the column "again?": true for later. Where it is false, keep the message until somebody has looked.
 package idem

@@ -133,6 +133,10 @@ var errorRows = map[string]func(s *site) error{
 		cfg.ConnConfig.RuntimeParams["statement_timeout"] = "50ms"
 		return wantCode(s, "57014")(idem.Run(s.ctx, s.open(cfg), stripe.Key("1"), nothing))
 	},
+	"57014, with MaxWait": func(s *site) error {
+		s.slow("1.5")
+		return wantCode(s, "57014")(idem.Once{MaxWait: time.Millisecond}.Run(s.ctx, s.sound, stripe.Key("1"), nothing))
+	},
 	"25006": func(s *site) error {
 		once := idem.Once{TxOptions: pgx.TxOptions{AccessMode: pgx.ReadOnly}}
 		return wantCode(s, "25006")(once.Run(s.ctx, s.sound, stripe.Key("1"), nothing))
@@ -162,6 +166,15 @@ var errorRows = map[string]func(s *site) error{
 	"fn's own error": func(s *site) error {
 		own := errors.New("own")
 		_, err := idem.Run(s.ctx, s.sound, stripe.Key("1"), func(context.Context, pgx.Tx) error { return own })
+		require.Same(s, own, err)
+		return err
+	},
+	"Apply's own error": func(s *site) error {
+		own := errors.New("own")
+		_, _, err := idem.Call[int]{
+			Lease: time.Minute, Remembers: time.Hour, Send: func(context.Context, string) (int, error) { return 1, nil },
+			Apply: func(context.Context, pgx.Tx, int) error { return own },
+		}.Run(s.ctx, s.sound, stripe.Key("1"))
 		require.Same(s, own, err)
 		return err
 	},
@@ -215,6 +228,13 @@ func (s *site) sql(text string) {
 	s.Helper()
 	_, err := s.sound.Exec(s.ctx, text)
 	require.NoError(s, err)
+}
+
+// slow has every key take so many seconds.
+func (s *site) slow(seconds string) {
+	s.Helper()
+	s.sql(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(` + seconds + `); RETURN NEW; END';
+		CREATE TRIGGER slow BEFORE INSERT ON processed_events FOR EACH ROW EXECUTE FUNCTION slow()`)
 }
 
 // hold claims the key in a transaction that stays open until the test's end.

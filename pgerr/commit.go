@@ -25,8 +25,8 @@ import (
 // pgx v4 and lib/pq keep the severity only in the server's language. Where it is not the English ERROR, an error of the
 // classes 22, 23, 40 and P0 counts as rolled back and every other one as unknown.
 //
-// lib/pq's ErrInFailedTransaction and pgx v4's ErrTxCommitRollback are a plain no, too. They are values of packages
-// that this one does not import, so it answers true; ask errors.Is for them first.
+// pq.ErrInFailedTransaction of lib/pq and ErrTxCommitRollback of pgx v4 are a plain no, too. They have no SQLSTATE, and
+// this package does not import theirs. So it answers true: ask errors.Is(err, pq.ErrInFailedTransaction) first.
 //
 // It is meant for the error of COMMIT alone. The same error of an earlier statement says that there was no COMMIT.
 func CommitUnknown(err error) bool {

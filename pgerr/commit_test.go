@@ -288,6 +288,7 @@ func TestCommitUnknownValues(t *testing.T) {
 		{"deadline", context.DeadlineExceeded, true},
 		{"safe to retry", safe{}, true},
 		{"rolled back", pgx.ErrTxCommitRollback, false},
+		{"rolled back, by a driver that is not imported", pq.ErrInFailedTransaction, true},
 		{"rolled back, and lost after it", errors.Join(pgx.ErrTxCommitRollback, pgconn.ErrConnClosed), true},
 		{"refused, and lost", errors.Join(v5("23505", "ERROR"), io.ErrUnexpectedEOF), true},
 		{"refused, and a deadline", errors.Join(v5("23505", "ERROR"), context.DeadlineExceeded), true},

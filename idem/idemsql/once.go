@@ -41,10 +41,12 @@ type Once struct {
 	// Do, MaxWait costs four statements more, with Run two, each a round trip; a context that ends during the wait,
 	// instead, costs the transaction and its connection.
 	//
-	// It does not bound the wait for a lock on the table itself (DDL), which may come while the driver prepares the
-	// claim: a lock_timeout of the session does. Each Do with MaxWait is a subtransaction, and from the 65th in one
-	// transaction on PostgreSQL looks them up more slowly. A server too slow to claim within MaxWait gets
-	// idem.ErrInProgress, too.
+	// Where MaxWait has ended, a last look tells why, in up to one second more: 10 ms for each lock. It claims a key that
+	// nobody holds. A table that is locked itself (DDL) is 55P03 then, and a server that is slow 57014; both are
+	// [idem.Retryable].
+	//
+	// Each Do with MaxWait is a subtransaction, and from the 65th in one transaction on PostgreSQL looks them up more
+	// slowly.
 	MaxWait time.Duration
 
 	// Tries is how many transactions Run begins at the most. 0 means 10, less is refused: with the pauses between them

@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math"
+	"slices"
 	"time"
 
 	"github.com/pgonce/pgonce/internal/pg"
@@ -127,51 +127,54 @@ func (c *Claim) claim(ctx context.Context, tx pg.Tx) (fresh bool, res Result, er
 
 // insert sends the claim, limited to left where there is a MaxWait; then tx stays usable after ErrInProgress.
 func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh bool, err error) {
-	ins := c.insertStmt(tx.NeedsMark())
 	if c.MaxWait <= 0 {
+		ins := c.insertStmt(tx.NeedsMark())
 		if err := tx.Send(ctx, ins); err != nil {
 			return false, c.sent(StageClaim, err, ins)
 		}
 		return c.wrote(StageClaim, ins)
 	}
-	begun, left := time.Now(), max(left, time.Millisecond)
 	save := &pg.Stmt{SQL: savepointSQL}
-	// The savepoint is released in the same batch. Kept open during fn, its name would be shared with a nested call, and
-	// the outer rollback would stop at the inner savepoint.
-	err = tx.Send(ctx, save, limit(left), ins, unlimit(), &pg.Stmt{SQL: releaseSQL})
-	switch {
-	case err == nil:
-		return c.wrote(StageClaim, ins)
-	case !save.Done || ins.Done || !timedOut(err, begun, left):
-		return false, c.sent(StageClaim, err, save)
+	fresh, err = c.insertWithin(ctx, tx, newLook(left), save)
+	if err == errTimeUp {
+		fresh, err = c.insertWithin(ctx, tx, newLastLook(), save)
 	}
-	// Rolling back to the savepoint restores the settings, too. Why not both in one round trip: in a failed transaction
-	// the server prepares nothing but statements that end it, and pgx would prepare the RELEASE first.
-	for _, sql := range []string{rollbackSQL, releaseSQL} {
-		if err := tx.Send(ctx, &pg.Stmt{SQL: sql}); err != nil {
+	if errors.Is(err, ErrInProgress) {
+		if err := tx.Send(ctx, &pg.Stmt{SQL: releaseSQL}); err != nil {
 			return false, c.failed(StageClaim, err)
 		}
 	}
-	return false, &Failure{Stage: StageClaim, Err: ErrInProgress}
+	return fresh, err
 }
 
-// limit bounds the statements after it by d, rounded up to the millisecond, for 0 would mean no limit; by 24 days at the
-// most, which is as much as the server takes.
-func limit(d time.Duration) *pg.Stmt {
-	ms := min((d-1)/time.Millisecond+1, math.MaxInt32)
-	var old, now string
-	return &pg.Stmt{SQL: pinnedLimit, Args: []any{int64(ms)}, Dest: []any{&old, &now}}
-}
-
-func unlimit() *pg.Stmt {
-	var now string
-	return &pg.Stmt{SQL: pinnedUnlimit, Dest: []any{&now}}
-}
-
-// timedOut reports whether err is the end of the wait that limit set, and not a cancel request or a smaller limit of the
-// caller's, which have the same code and come earlier.
-func timedOut(err error, begun time.Time, left time.Duration) bool {
-	return pgerr.Is(err, "57014") && time.Since(begun) >= left
+// insertWithin is insert within a look, behind save, unless that is done already. After errTimeUp and ErrInProgress tx is
+// as it was there.
+func (c *Claim) insertWithin(ctx context.Context, tx pg.Tx, l *look, save *pg.Stmt) (fresh bool, err error) {
+	begun, ins, before := time.Now(), c.insertStmt(tx.NeedsMark()), l.before(c)
+	if l.last {
+		err = tx.Send(ctx, before...)
+		before = nil
+	} else {
+		before = append([]*pg.Stmt{save}, before...)
+	}
+	if err == nil {
+		// The savepoint is released in the same batch. Kept open during fn, its name would be shared with a nested call, and
+		// the outer rollback would stop at the inner savepoint.
+		err = tx.Send(ctx, slices.Concat(before, []*pg.Stmt{ins}, l.after(), []*pg.Stmt{{SQL: releaseSQL}})...)
+	}
+	if err == nil {
+		return c.wrote(StageClaim, ins)
+	}
+	end := l.ended(StageClaim, err, begun)
+	if end == nil || !save.Done || ins.Done {
+		return false, l.failure(c.sent(StageClaim, err, save), c)
+	}
+	// Rolling back to the savepoint restores the settings, too. Why not what follows in the same round trip: in a failed
+	// transaction the server prepares nothing but statements that end it, and pgx would prepare the others first.
+	if err := tx.Send(ctx, &pg.Stmt{SQL: rollbackSQL}); err != nil {
+		return false, c.failed(StageClaim, err)
+	}
+	return false, end
 }
 
 // retryable reports whether the whole transaction may be run again at once.

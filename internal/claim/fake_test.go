@@ -34,6 +34,11 @@ type turn struct {
 	commit error
 }
 
+// each are the errors of a statement that fails more than once, in order; nil: that time it does not.
+type each []error
+
+func (each) Error() string { return "" }
+
 // fakeDB gives out transactions in order. A test that begins more of them than were scripted fails.
 type fakeDB struct {
 	t     *testing.T
@@ -82,6 +87,14 @@ func (tx *fakeTx) answer(s *pg.Stmt) error {
 	for start, err := range tx.fails {
 		if strings.HasPrefix(strings.Join(words, " "), start) {
 			delete(tx.fails, start)
+			if each, ok := err.(each); ok {
+				if err = each[0]; len(each) > 1 {
+					tx.fails[start] = each[1:]
+				}
+			}
+			if err == nil {
+				break
+			}
 			time.Sleep(tx.slow)
 			return err
 		}
@@ -165,6 +178,7 @@ var (
 	errGone    = io.ErrUnexpectedEOF
 	errSerial  = &pgconn.PgError{Severity: "ERROR", Code: "40001"}
 	errTimeout = &pgconn.PgError{Severity: "ERROR", Code: "57014"}
+	errLocked  = &pgconn.PgError{Severity: "ERROR", Code: "55P03"}
 	errCheck   = &pgconn.PgError{Severity: "ERROR", Code: "23514", ConstraintName: "positive"}
 )
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -184,23 +185,64 @@ func (b *batch) unanswered() {
 	b.open = left
 }
 
-// insert sends the claim, and returns the places of the rows that it has written.
+// insert sends the claim, limited to left where there is a MaxWait, and returns the places of the rows that it has
+// written; see Claim.insert.
 func (b *batch) insert(ctx context.Context, tx pg.Tx, left time.Duration) (found []int, err error) {
 	c := b.first()
-	stmt := stmtInsertMany
+	if c.MaxWait <= 0 {
+		if found, err = b.send(ctx, tx); err != nil {
+			return nil, c.sent(StageClaim, err, &pg.Stmt{})
+		}
+		return found, nil
+	}
+	save := &pg.Stmt{SQL: savepointSQL}
+	found, err = b.insertWithin(ctx, tx, newLook(left), save)
+	if err == errTimeUp {
+		found, err = b.insertWithin(ctx, tx, newLastLook(), save)
+	}
+	if errors.Is(err, ErrInProgress) {
+		if err := tx.Send(ctx, &pg.Stmt{SQL: releaseSQL}); err != nil {
+			return nil, c.failed(StageClaim, err)
+		}
+	}
+	return found, err
+}
+
+// insertWithin is insert within a look, behind save, unless that is done already. After errTimeUp and ErrInProgress tx is
+// as it was there.
+func (b *batch) insertWithin(ctx context.Context, tx pg.Tx, l *look, save *pg.Stmt) (found []int, err error) {
+	c, begun, claimed := b.first(), time.Now(), false
+	before := l.before(c)
+	if !l.last {
+		before = append([]*pg.Stmt{save}, before...)
+	}
+	if err = tx.Send(ctx, before...); err == nil {
+		found, err = b.send(ctx, tx)
+	}
+	if err == nil {
+		claimed = true
+		err = tx.Send(ctx, append(l.after(), &pg.Stmt{SQL: releaseSQL})...)
+	}
+	if err == nil {
+		return found, nil
+	}
+	end := l.ended(StageClaim, err, begun)
+	if end == nil || !save.Done || claimed {
+		return nil, l.failure(c.sent(StageClaim, err, save), c)
+	}
+	if err := tx.Send(ctx, &pg.Stmt{SQL: rollbackSQL}); err != nil {
+		return nil, c.failed(StageClaim, err)
+	}
+	return nil, end
+}
+
+// send sends the claim.
+func (b *batch) send(ctx context.Context, tx pg.Tx) (found []int, err error) {
+	c, stmt := b.first(), stmtInsertMany
 	if tx.NeedsMark() {
 		stmt = stmtInsertManyMarked
 	}
-	args := append(b.names3(), b.hashes(), b.times(), c.Retention.Microseconds(), c.Skew.Microseconds(), newToken(tx.NeedsMark()))
-	limited := c.MaxWait > 0
-	left = max(left, time.Millisecond)
-	if limited {
-		save := &pg.Stmt{SQL: savepointSQL}
-		if err := tx.Send(ctx, save, limit(left)); err != nil {
-			return nil, c.sent(StageClaim, err, save)
-		}
-	}
-	begun := time.Now()
+	args := append(b.keyArrays(), b.hashes(), b.times(), c.Retention.Microseconds(), c.Skew.Microseconds(), newToken(tx.NeedsMark()))
 	err = tx.Query(ctx, c.SQL.text[stmt], args, func(scan func(...any) error) error {
 		var k batchKey
 		var token *int64
@@ -215,31 +257,13 @@ func (b *batch) insert(ctx context.Context, tx pg.Tx, left time.Duration) (found
 		found = append(found, i)
 		return nil
 	})
-	switch {
-	case err == errNoToken:
-		return nil, &Failure{Stage: StageClaim, Err: err, unclear: true}
-	case limited && err != nil && timedOut(err, begun, left):
-		for _, sql := range []string{rollbackSQL, releaseSQL} {
-			if err := tx.Send(ctx, &pg.Stmt{SQL: sql}); err != nil {
-				return nil, c.failed(StageClaim, err)
-			}
-		}
-		return nil, &Failure{Stage: StageClaim, Err: ErrInProgress}
-	case err != nil:
-		return nil, c.sent(StageClaim, err, &pg.Stmt{Done: limited})
-	case limited:
-		err = tx.Send(ctx, unlimit(), &pg.Stmt{SQL: releaseSQL})
-	}
-	if err != nil {
-		return nil, c.failed(StageClaim, err)
-	}
-	return found, nil
+	return found, err
 }
 
 // look reads the rows of the open keys, and says what each means. Where there is none, the key's time may say why.
 func (b *batch) look(ctx context.Context, tx pg.Tx) error {
 	c := b.first()
-	args := b.names3()
+	args := b.keyArrays()
 	if c.SQL.weekly {
 		args = append(args, b.times())
 	}
@@ -305,8 +329,8 @@ func (b *batch) tell(ctx context.Context, err error) {
 	}
 }
 
-// names3 are the columns that name the open keys, as arrays.
-func (b *batch) names3() []any {
+// keyArrays are the columns that name the open keys, as arrays.
+func (b *batch) keyArrays() []any {
 	return []any{
 		array(b.open, func(i int) string { return quoteElement(b.all[i].Source) }),
 		array(b.open, func(i int) string { return quoteElement(b.all[i].Operation) }),

@@ -138,14 +138,29 @@ func (c *Claim) within(ctx context.Context, conn pg.Conn, deadline time.Time, st
 		}
 		return nil
 	}
-	begun := time.Now()
-	left := max(deadline.Sub(begun), time.Millisecond)
-	err := conn.Send(ctx, append([]*pg.Stmt{limit(left)}, stmts...)...)
-	switch {
-	case err == nil:
+	begun, l := time.Now(), newLook(time.Until(deadline))
+	err := conn.Send(ctx, append(l.before(c), stmts...)...)
+	if err == nil {
 		return nil
-	case timedOut(err, begun, left):
-		return &Failure{Stage: StageReserve, Err: ErrInProgress}
 	}
-	return c.failed(StageReserve, err)
+	end := l.ended(StageReserve, err, begun)
+	if end != errTimeUp {
+		return c.failed(StageReserve, err)
+	}
+	begun, l = time.Now(), newLastLook()
+	for _, s := range stmts {
+		s.Rows, s.Done = 0, false
+	}
+	// The lock of a table can only be taken in a transaction that was begun.
+	tx, err := l.begin(ctx, pg.DBOf(conn), c, stmts...)
+	if err == nil {
+		if err = tx.Commit(ctx); err != nil {
+			return c.failed(StageReserve, err)
+		}
+		return nil
+	}
+	if end := l.ended(StageReserve, err, begun); end != nil {
+		return end
+	}
+	return l.failure(c.failed(StageReserve, err), c)
 }

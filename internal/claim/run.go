@@ -85,24 +85,37 @@ func (r *run) try(ctx context.Context) (res Result, err error) {
 
 // begin begins and claims, in one round trip where the driver can.
 func (r *run) begin(ctx context.Context) (tx pg.OwnTx, fresh bool, err error) {
-	ins := r.insertStmt(r.db.NeedsMark())
-	stmts := []*pg.Stmt{ins}
-	left := max(r.left, time.Millisecond)
-	if r.MaxWait > 0 {
-		stmts = []*pg.Stmt{limit(left), ins, unlimit()}
+	if r.MaxWait <= 0 {
+		return r.beginWithin(ctx, nil)
 	}
-	begun := time.Now()
-	tx, err = r.db.Begin(ctx, stmts...)
-	switch {
-	case err == nil:
+	tx, fresh, err = r.beginWithin(ctx, newLook(r.left))
+	if err == errTimeUp {
+		tx, fresh, err = r.beginWithin(ctx, newLastLook())
+	}
+	return tx, fresh, err
+}
+
+// beginWithin is begin within a look, where l is not nil.
+func (r *run) beginWithin(ctx context.Context, l *look) (tx pg.OwnTx, fresh bool, err error) {
+	begun, ins := time.Now(), r.insertStmt(r.db.NeedsMark())
+	if l == nil {
+		tx, err = r.db.Begin(ctx, ins)
+	} else {
+		tx, err = l.begin(ctx, r.db, r.Claim, ins)
+	}
+	if err == nil {
 		if fresh, err = r.wrote(StageClaim, ins); err != nil {
 			_ = tx.Rollback(ctx)
 		}
 		return tx, fresh, err
-	case r.MaxWait > 0 && timedOut(err, begun, left):
-		return nil, false, &Failure{Stage: StageClaim, Err: ErrInProgress}
 	}
-	return nil, false, r.failed(StageClaim, err)
+	if l == nil {
+		return nil, false, r.failed(StageClaim, err)
+	}
+	if end := l.ended(StageClaim, err, begun); end != nil {
+		return nil, false, end
+	}
+	return nil, false, l.failure(r.failed(StageClaim, err), r.Claim)
 }
 
 // meet reads the row that the claim met, ends the transaction, and says what the row means.

@@ -75,6 +75,9 @@ const storeSQL = `
 UPDATE /*table*/processed_events SET value = $4::bytea
  WHERE key = $3::text AND operation = $2::text AND source = $1::text AND token = $5::int8` + returningToken
 
+// lockSQL takes the lock that an INSERT takes, and of every partition.
+const lockSQL = `LOCK TABLE /*table*/processed_events IN ROW EXCLUSIVE MODE`
+
 // The statements of a limited wait. lock_timeout would begin anew for each holder that gives up, so that a row of them
 // multiplies it; statement_timeout is one limit for the whole claim. A smaller one of the caller's stays.
 const (
@@ -86,7 +89,15 @@ SELECT set_config('pgonce.statement_timeout', current_setting('statement_timeout
                             AND extract(epoch FROM current_setting('statement_timeout')::interval) * 1000 <= $1::int8
                        THEN current_setting('statement_timeout')
                        ELSE ($1::int8)::text END, true)`
-	unlimitSQL  = `SELECT set_config('statement_timeout', current_setting('pgonce.statement_timeout'), true)`
+	unlimitSQL = `SELECT set_config('statement_timeout', current_setting('pgonce.statement_timeout'), true)`
+
+	// Those of a last look, see [look]. lock_timeout does not reach the other nodes of Citus, of which the last column tells.
+	lockLimitSQL = `
+SELECT set_config('pgonce.lock_timeout', current_setting('lock_timeout'), true),
+       set_config('lock_timeout', '` + lastLookLock + `', true),
+       to_regclass('pg_catalog.citus_shards') IS NOT NULL`
+	lockUnlimitSQL = `SELECT set_config('lock_timeout', current_setting('pgonce.lock_timeout'), true)`
+
 	rollbackSQL = `ROLLBACK TO SAVEPOINT pgonce_claim`
 	releaseSQL  = `RELEASE SAVEPOINT pgonce_claim`
 )
@@ -116,6 +127,7 @@ const (
 	stmtInsertMany
 	stmtInsertManyMarked
 	stmtReadMany
+	stmtLock
 	statements // how many there are
 )
 
@@ -128,6 +140,7 @@ var written = texts{
 	stmtConfirm: confirmSQL, stmtConfirmMarked: marked(confirmSQL, 7),
 	stmtFail: failSQL, stmtExtend: extendSQL, stmtEnd: endSQL, stmtRelease: giveUpSQL, stmtVoid: voidSQL, stmtPending: pendingSQL,
 	stmtInsertMany: insertManySQL, stmtInsertManyMarked: marked(insertManySQL, 8), stmtReadMany: readManySQL,
+	stmtLock: lockSQL,
 }
 
 type texts [statements]string
@@ -158,6 +171,7 @@ var (
 
 	pinnedWindow, pinnedLimit, pinnedUnlimit = pg.Pin(windowSQL), pg.Pin(limitSQL), pg.Pin(unlimitSQL)
 	pinnedWindowMany                         = pg.Pin(windowManySQL)
+	pinnedLockLimit, pinnedLockUnlimit       = pg.Pin(lockLimitSQL), pg.Pin(lockUnlimitSQL)
 )
 
 // For returns the statements on the table of this name ("" is [pg.DefaultTable]), or an error that says what is wrong with
@@ -185,7 +199,7 @@ func (s SQL) on(name pg.Name) SQL {
 
 // Texts returns every statement, each once, for tests that prepare them on a server.
 func (s SQL) Texts() []string {
-	return append(s.text[:], pinnedWindow, pinnedLimit, pinnedUnlimit, pinnedWindowMany)
+	return append(s.text[:], pinnedWindow, pinnedLimit, pinnedUnlimit, pinnedWindowMany, pinnedLockLimit, pinnedLockUnlimit)
 }
 
 // Table returns the table's name for people.

@@ -226,7 +226,10 @@ func TestRunEndsUnit(t *testing.T) {
 // Do, in a transaction of the caller's: whatever it cannot answer for fails that one.
 func TestDoUnit(t *testing.T) {
 	t.Parallel()
-	const limited = "SAVEPOINT SELECT INSERT "
+	const (
+		limited = "SAVEPOINT SELECT INSERT "
+		last    = limited + "ROLLBACK SELECT SELECT LOCK "
+	)
 	free := turn{free: true, id: 7}
 	for _, c := range []struct {
 		name string
@@ -278,10 +281,34 @@ func TestDoUnit(t *testing.T) {
 
 		{"new, with a limit", free, time.Minute, nil, want{Executed, nil, false, 1, limited + "SELECT RELEASE"}},
 		{
-			"the limit is reached",
-			turn{fails: map[string]error{"INSERT": errTimeout}, slow: 2 * time.Millisecond},
+			"the limit is reached, and the key is held",
+			turn{fails: map[string]error{"INSERT": each{errTimeout, errLocked}}, slow: 2 * time.Millisecond},
 			time.Millisecond, nil,
-			want{0, []error{ErrInProgress}, false, 0, limited + "ROLLBACK RELEASE"},
+			want{0, []error{ErrInProgress}, false, 0, last + "INSERT ROLLBACK RELEASE"},
+		},
+		{
+			"the limit is reached, and the key is free",
+			turn{free: true, id: 7, fails: map[string]error{"INSERT": errTimeout}, slow: 2 * time.Millisecond},
+			time.Millisecond, nil,
+			want{Executed, nil, false, 1, last + "INSERT SELECT SELECT RELEASE"},
+		},
+		{
+			"the limit is reached, and the table is locked",
+			turn{fails: map[string]error{"INSERT": errTimeout, "LOCK": errLocked}, slow: 2 * time.Millisecond},
+			time.Millisecond, nil,
+			want{0, []error{errLocked}, false, 0, last + "fail"},
+		},
+		{
+			"the limit is reached, and the server is slow",
+			turn{fails: map[string]error{"INSERT": each{errTimeout, errTimeout}}, slow: 2 * time.Millisecond},
+			time.Millisecond, nil,
+			want{0, []error{errTimeout}, false, 0, last + "INSERT fail"},
+		},
+		{
+			"a lock_timeout of the caller's",
+			turn{fails: map[string]error{"INSERT": errLocked}, slow: 2 * time.Millisecond},
+			time.Millisecond, nil,
+			want{0, []error{errLocked}, false, 0, limited + "fail"},
 		},
 		{
 			"a smaller limit of the caller's",

@@ -46,6 +46,8 @@ type Features struct {
 	BusySticks bool
 	// AsksServer: after fn, the door asks the server whether the transaction is still the one of the claim.
 	AsksServer bool
+	// Describes: the driver asks the server about each statement anew, before it sends the first of them.
+	Describes bool
 	// EndUnknown: the driver does not tell of a transaction that was ended in SQL text.
 	EndUnknown bool
 }
@@ -180,6 +182,7 @@ func Run(t *testing.T, door Door) {
 		{"Ended", ended, true},
 		{"Concurrent", concurrent, false},
 		{"Waiting", waiting, false},
+		{"Slow", slow, true},
 		{"Keys", keys, true},
 		{"Setup", setup, true},
 		{"Running", running, false},

@@ -148,6 +148,9 @@ func PgxInTx(db any) bool {
 // in a transaction is refused.
 func FromPgxAlone(db PgxDB) Conn { return pgxAlone{pgxConn{db}, db} }
 
+// DBOf returns the database behind conn, which FromPgxAlone or [FromSQLAlone] made.
+func DBOf(conn Conn) DB { return conn.(interface{ alone() DB }).alone() }
+
 type pgxAlone struct {
 	pgxConn
 	db PgxDB
@@ -159,6 +162,8 @@ func (c pgxAlone) Send(ctx context.Context, stmts ...*Stmt) error {
 	}
 	return c.pgxConn.Send(ctx, stmts...)
 }
+
+func (c pgxAlone) alone() DB { return FromPgxDB(c.db, pgx.TxOptions{}) }
 
 func (d *pgxDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 	if PgxInTx(d.db) {

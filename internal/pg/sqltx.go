@@ -201,6 +201,8 @@ func FromSQLAlone(db SQLDB) Conn { return sqlAlone{FromSQLDB(db, sql.TxOptions{}
 
 type sqlAlone struct{ db DB }
 
+func (c sqlAlone) alone() DB { return c.db }
+
 func (c sqlAlone) Send(ctx context.Context, stmts ...*Stmt) error {
 	tx, err := c.db.Begin(ctx, stmts...)
 	if err != nil {

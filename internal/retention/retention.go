@@ -220,7 +220,8 @@ func (r *run) batch(ctx context.Context, from, to int64) (n int64, err error) {
 	if n == 0 {
 		return 0, nil
 	}
-	del := &pg.Stmt{SQL: r.sql.delete, Args: args}
+	var attempt int64
+	del := &pg.Stmt{SQL: r.sql.delete, Args: args, Dest: []any{&attempt}}
 	if err := tx.Send(ctx, del); err != nil {
 		return 0, err
 	}

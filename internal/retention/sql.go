@@ -25,9 +25,11 @@ const expiredSQL = `
    AND processed_at < now() - $3::int8 * interval '1 microsecond'`
 
 // deleteSQL deletes, and does not lock first: a claim of such a key waits for the transaction, and runs when it commits. Of
-// a row that is only locked it would be told that it is there.
+// a row that is only locked it would be told that it is there. What it has deleted comes back as rows, a batch at the most:
+// not every server's command tag can be believed.
 var deleteSQL = pg.Pin(`
-DELETE FROM /*table*/processed_events` + expiredSQL)
+DELETE FROM /*table*/processed_events` + expiredSQL + `
+RETURNING attempt::int8`)
 
 var countSQL = pg.Pin(`
 SELECT count(*)::int8 FROM /*table*/processed_events` + expiredSQL)
