@@ -18,16 +18,17 @@ type Problem struct {
 	Kind Kind
 
 	Message string // what is wrong, and what it would lead to
-	Fix     string // the statement that mends it; read it before you run it
+	Fix     string // the statement that mends it, or advice in a comment; read it before you run it
 }
 
-// VerifyError lists every problem that [Verify] found.
+// VerifyError lists every problem that [Verify] found, in the order in which their fixes can be run. Stop at one that
+// fails: what keeps a key unique so far is dropped by a later one, or by the one that replaces it.
 type VerifyError struct{ Problems []Problem }
 
 // Error gives a line to each problem, with the statement that mends it.
 func (e *VerifyError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d problem(s)", len(e.Problems))
+	fmt.Fprintf(&b, "%d problem(s), to be fixed in this order", len(e.Problems))
 	for _, p := range e.Problems {
 		b.WriteString("\n")
 		if p.Table != "" {

@@ -89,7 +89,8 @@ func (c *Claim) failed(stage string, err error) *Failure {
 	case "42P01", "3F000":
 		f.Hint = fmt.Sprintf("table %s: run dedup.Migrate, or dedup.Verify to see what is missing", c.SQL.table)
 	case "42703", "42P10", "55000":
-		f.Hint = fmt.Sprintf("table %s lacks a column or the constraint of the key: dedup.Verify shows what, dedup.Migrate makes it", c.SQL.table)
+		f.Hint = fmt.Sprintf("table %s lacks a column or the constraint of the key: dedup.Verify names the statement, "+
+			"and dedup.Migrate brings a table of an older version up to date", c.SQL.table)
 	case "42501":
 		f.Hint = fmt.Sprintf("table %s: the role needs SELECT, INSERT, UPDATE and DELETE, and a row security policy that lets it see its rows", c.SQL.table)
 	case "25006":

@@ -53,24 +53,39 @@ SELECT 'parent', n.nspname::text, c.relname::text, ''
  WHERE i.inhrelid = $1::int8::oid
  ORDER BY 1, 2, 3, 4`)
 
-// around reports what others have attached to the table.
-func (v *verifier) around(ctx context.Context, conn pg.Conn, oid int64) error {
-	err := conn.Query(ctx, aroundSQL, []any{oid}, func(scan func(...any) error) error {
-		var what, name string
-		var on pg.Name
-		if err := scan(&what, &on.Schema, &on.Table, &name); err != nil {
-			return err
-		}
-		v.attached(what, on, name)
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("read what is attached to the table: %w", err)
-	}
-	return nil
+// attachment is one of them: what it is, the table that it is on, and its name.
+type attachment struct {
+	what string
+	on   pg.Name
+	name string
 }
 
-func (v *verifier) attached(what string, on pg.Name, name string) {
+func (a attachment) foreignKey() bool { return a.what == "key to" || a.what == "key from" }
+
+// around lists what others have attached to the table.
+func around(ctx context.Context, conn pg.Conn, oid int64) (all []attachment, err error) {
+	err = conn.Query(ctx, aroundSQL, []any{oid}, func(scan func(...any) error) error {
+		var a attachment
+		err := scan(&a.what, &a.on.Schema, &a.on.Table, &a.name)
+		all = append(all, a)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read what is attached to the table: %w", err)
+	}
+	return all, nil
+}
+
+// attached reports the foreign keys, or everything else.
+func (v *verifier) attached(all []attachment, foreignKeys bool) {
+	for _, a := range all {
+		if a.foreignKey() == foreignKeys {
+			v.attachment(a.what, a.on, a.name)
+		}
+	}
+}
+
+func (v *verifier) attachment(what string, on pg.Name, name string) {
 	where := ""
 	if on != v.table {
 		where = " of " + on.String()

@@ -110,8 +110,8 @@ func columns(ctx context.Context, conn pg.Conn, oid int64) (map[string]column, e
 // indexesSQL lists the unique indexes, a row for each of their key columns (” is an expression).
 var indexesSQL = pg.Pin(`
 SELECT ix.indexrelid::int8, ic.relname::text, i.ord::int8, coalesce(a.attname::text, ''),
-       ix.indisvalid, ix.indisready, ix.indimmediate, ix.indpred IS NOT NULL,
-       coalesce(con.conname::text, ''), coalesce(pg_get_constraintdef(con.oid), ''),
+       ix.indisvalid, ix.indisready, ix.indimmediate, ix.indpred IS NOT NULL, ix.indisprimary,
+       coalesce(con.conname::text, ''),
        CASE WHEN co.collnamespace = 'pg_catalog'::regnamespace THEN '' ELSE coalesce(co.collnamespace::regnamespace::text || '.', '') END
          || coalesce(co.collname::text, '')
   FROM pg_catalog.pg_index AS ix
@@ -128,7 +128,8 @@ type index struct {
 	columns                          []string // '' stands for an expression
 	collations                       []string
 	valid, ready, immediate, partial bool
-	constraint, definition           string
+	primary                          bool
+	constraint                       string
 }
 
 func indexes(ctx context.Context, conn pg.Conn, oid int64) ([]*index, error) {
@@ -138,7 +139,7 @@ func indexes(ctx context.Context, conn pg.Conn, oid int64) ([]*index, error) {
 		var id, ord int64
 		var col, collation string
 		ix := &index{}
-		err := scan(&id, &ix.name, &ord, &col, &ix.valid, &ix.ready, &ix.immediate, &ix.partial, &ix.constraint, &ix.definition, &collation)
+		err := scan(&id, &ix.name, &ord, &col, &ix.valid, &ix.ready, &ix.immediate, &ix.partial, &ix.primary, &ix.constraint, &collation)
 		if err != nil {
 			return err
 		}
