@@ -47,15 +47,19 @@ var homeMade = []struct {
 		CREATE UNIQUE INDEX j ON processed_events (md5(key), operation, source)`, oneKey, false},
 	{"ours, by another collation", `(` + ourColumns + `); CREATE UNIQUE INDEX i ON processed_events (key COLLATE "en-x-icu", operation, source);
 		CREATE UNIQUE INDEX j ON processed_events (key, operation, source COLLATE "en-x-icu")`, oneKey, false},
-	{"ours, with a tenant", `(tenant text NOT NULL, ` + ourColumns + `, PRIMARY KEY (tenant, key, operation, source))`,
-		`INSERT INTO processed_events (tenant, key, operation, source) VALUES ('t', 'k', 'o', 's')`, false},
+	{
+		"ours, with a tenant", `(tenant text NOT NULL, ` + ourColumns + `, PRIMARY KEY (tenant, key, operation, source))`,
+		`INSERT INTO processed_events (tenant, key, operation, source) VALUES ('t', 'k', 'o', 's')`, false,
+	},
 	{"ours, by EXCLUDE", `(` + ourColumns + `, EXCLUDE USING btree (key WITH =, operation WITH =, source WITH =))`, oneKey, false},
 	{"ours, pointed to", `(` + ourColumns + `, PRIMARY KEY (key, source));
 		CREATE TABLE p (k text, s text, FOREIGN KEY (k, s) REFERENCES processed_events (key, source))`, oneKey, false},
-	{"ours, of other types", `(key uuid NOT NULL, operation varchar(20) NOT NULL, source char(4) NOT NULL,
+	{
+		"ours, of other types", `(key uuid NOT NULL, operation varchar(20) NOT NULL, source char(4) NOT NULL,
 		processed_at timestamptz NOT NULL DEFAULT now(), payload_hash bytea, value bytea, lease_until timestamptz,
 		attempt smallint NOT NULL DEFAULT 1, failed boolean NOT NULL DEFAULT false, token integer, PRIMARY KEY (key, operation, source))`,
-		`INSERT INTO processed_events (key, operation, source) VALUES ('00000000-0000-7000-8000-000000000000', 'o', 's')`, false},
+		`INSERT INTO processed_events (key, operation, source) VALUES ('00000000-0000-7000-8000-000000000000', 'o', 's')`, false,
+	},
 	{"ours, nullable", `(key text, operation text, source text,
 		processed_at timestamptz DEFAULT now(), payload_hash bytea, value bytea, lease_until timestamptz,
 		attempt integer DEFAULT 1, failed boolean DEFAULT false, token bigint, UNIQUE (key, operation, source))`, oneKey, false},
