@@ -14,7 +14,8 @@ type fault struct{ kind, message string }
 func (v *verifier) fault(ix *index, cols map[string]column) fault {
 	switch {
 	case !ix.covers(v.key) && !slices.Contains(ix.columns, ""):
-		return fault{otherUnique, "is unique on other columns: two different keys can clash there, and the second fails with 23505"}
+		return fault{otherUnique, "is unique on other columns: two different keys can clash there, and the second " +
+			"fails with 23505"}
 	case !ix.valid || !ix.ready:
 		return fault{invalidIndex, "is INVALID: a CREATE INDEX CONCURRENTLY failed, and it proves nothing"}
 	case !ix.immediate:
@@ -26,7 +27,8 @@ func (v *verifier) fault(ix *index, cols map[string]column) fault {
 	case !ix.on(v.key):
 		return fault{moreColumns, "has a column besides " + strings.Join(v.key, ", ") + ": one key can be there twice"}
 	case ix.astray(cols):
-		return fault{collation, `compares by another collation than "C", which may change with the operating system, or take different keys for equal`}
+		return fault{collation, `compares by another collation than "C", which may change with the operating system, ` +
+			`or take different keys for equal`}
 	}
 	return fault{}
 }
@@ -95,16 +97,18 @@ func (v *verifier) indexes(ixs []*index, cols map[string]column) {
 // without says of a table without an index for the guarantee what that means.
 func (v *verifier) without(ixs []*index) string {
 	key := strings.Join(v.key, ", ")
+	other := func(c string) bool { return !slices.Contains(v.key, c) }
 	for _, ix := range ixs {
-		if ix.valid && !ix.partial && !slices.ContainsFunc(ix.columns, func(c string) bool { return !slices.Contains(v.key, c) }) {
+		if ix.valid && !ix.partial && !slices.ContainsFunc(ix.columns, other) {
 			return "there is no unique constraint on exactly " + key + ": every claim fails with 42P10"
 		}
 	}
-	return "there is no unique constraint on " + key + ": nothing keeps a key from being there twice, and every claim fails with 42P10"
+	return "there is no unique constraint on " + key + ": nothing keeps a key from being there twice, and every " +
+		"claim fails with 42P10"
 }
 
-// replacement returns the actions of ALTER TABLE that add the guarantee, and drop what cannot stand beside it: the primary
-// key that the table has, and the constraint of the index instead, if that is not nil.
+// replacement returns the actions of ALTER TABLE that add the guarantee, and drop what cannot stand beside it: the
+// primary key that the table has, and the constraint of the index instead, if that is not nil.
 func (v *verifier) replacement(ixs []*index, instead *index) string {
 	var actions []string
 	for _, ix := range ixs {

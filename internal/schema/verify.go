@@ -39,6 +39,8 @@ const (
 	inheritance   = "inheritance"
 
 	otherConstraint = "other constraint"
+	replicaIdentity = "replica identity"
+	notPublished    = "not published"
 
 	rowSecurity   = "row security"
 	missingRights = "rights missing"
@@ -121,20 +123,30 @@ func Verify(ctx context.Context, conn pg.Conn, t Table) ([]Problem, error) {
 	if err != nil {
 		return nil, err
 	}
+	found, err := checks(ctx, conn, f.here.oid)
+	if err != nil {
+		return nil, err
+	}
+	copied, err := replication(ctx, conn, f.here.oid)
+	if err != nil {
+		return nil, err
+	}
 	// In the order in which the fixes can be run: a foreign key stands on an index that may have to go, a column that
 	// claims do not know may be part of one, and an EXCLUDE constraint may be all that keeps a key unique.
-	v.columns(cols)
+	v.columns(cols, ixs)
 	v.defaults(cols)
 	v.attached(attached, true)
 	v.indexes(ixs, cols)
 	v.strangers(cols)
 	v.attached(attached, false)
+	v.checks(found, t)
+	v.replication(copied)
 	if t.Layout == Plain {
 		return v.problems, nil
 	}
 
 	if t.Layout == Weekly {
-		err = v.weekly(ctx, conn, f.here.oid, by, t)
+		err = v.weekly(ctx, conn, f.here.oid, by, t, found)
 	} else {
 		v.hash(parts)
 	}
@@ -155,7 +167,8 @@ func (f *found) place(t Table) []Problem {
 	switch {
 	case f.here == nil && len(f.others) > 0:
 		other := f.others[0].name(name.Table)
-		v.report(otherSchema, fmt.Sprintf("the table is in schema %s, which is not on the search path; name it with its schema", pg.Quote(other.Schema)),
+		v.report(otherSchema, fmt.Sprintf("the table is in schema %s, which is not on the search path; name it with "+
+			"its schema", pg.Quote(other.Schema)),
 			"SET search_path = %s", pg.Quote(other.Schema))
 	case f.here == nil:
 		v.report(missingTable, "there is no such table", "%s", strings.TrimSpace(DDL(t)))
@@ -167,19 +180,23 @@ func (f *found) place(t Table) []Problem {
 			"-- give the table the layout that it has, or move its keys to a table of the other one")
 	case f.here.kind == "p" && t.Layout == Plain:
 		// Never a DROP: that it is another layout of ours is what it is most of the time, and it holds every key.
-		v.report(notATable, "it is a partitioned table, which layout plain is not", "-- give the table the layout that it has, or move its keys to a table of the other one")
+		v.report(notATable, "it is a partitioned table, which layout plain is not",
+			"-- give the table the layout that it has, or move its keys to a table of the other one")
 	case f.here.kind != "r" && f.here.kind != "p":
 		// Never a DROP here either: Migrate would then make an empty table of the name.
 		v.report(notATable, "it is a view or a foreign table, which layout "+t.Layout.String()+" is not",
 			"-- give the Table the name of the table behind it")
 	case name.Schema == "" && f.here.path > 1:
 		// A role or a program with another search path would make or take another table, with other keys.
-		v.report(otherSchema, fmt.Sprintf("the name finds the table in schema %s, which is not the first of the search path: a table of that name in the first would hide it, with all its keys; name it with its schema", pg.Quote(f.here.schema)),
+		v.report(otherSchema, fmt.Sprintf("the name finds the table in schema %s, which is not the first of the "+
+			"search path: a table of that name in the first would hide it, with all its keys; name it with "+
+			"its schema", pg.Quote(f.here.schema)),
 			"SET search_path = %s", pg.Quote(f.here.schema))
 	case name.Schema == "":
 		for _, o := range f.others {
 			if o.path > 0 {
-				v.report(otherSchema, fmt.Sprintf("the search path holds a second table of this name, in schema %s, with other keys; name the one that is meant with its schema", pg.Quote(o.schema)),
+				v.report(otherSchema, fmt.Sprintf("the search path holds a second table of this name, in schema %s, with "+
+					"other keys; name the one that is meant with its schema", pg.Quote(o.schema)),
 					"SET search_path = %s", pg.Quote(f.here.schema))
 			}
 		}
@@ -205,14 +222,17 @@ func (v *verifier) alter(kind, message, action string, args ...any) {
 
 func (v *verifier) relation(r *relation) {
 	if r.persistence == "u" {
-		v.alter(notLogged, "the table is UNLOGGED: a crash of the server empties it, and every key runs again", "SET LOGGED")
+		v.alter(notLogged, "the table is UNLOGGED: a crash of the server empties it, and every key "+
+			"runs again", "SET LOGGED")
 	}
 	if !r.rights {
-		v.report(missingRights, "the role "+pg.Quote(r.role)+" lacks a right on the table", "GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s",
+		v.report(missingRights, "the role "+pg.Quote(r.role)+" lacks a right on the table",
+			"GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s",
 			v.table.Quoted(), pg.Quote(r.role))
 	}
 	if r.rowSecurity {
-		v.report(rowSecurity, "row security applies to the role "+pg.Quote(r.role)+": a key held by a row that it cannot see is neither insertable nor readable, and a policy for INSERT alone makes claims fail",
+		v.report(rowSecurity, "row security applies to the role "+pg.Quote(r.role)+": a key held by a row that it "+
+			"cannot see is neither insertable nor readable, and a policy for INSERT alone makes claims fail",
 			"ALTER ROLE %s BYPASSRLS", pg.Quote(r.role))
 	}
 }
@@ -233,7 +253,9 @@ func (v *verifier) foreign(cols map[string]column, ixs []*index, version int) bo
 	if len(lacks) == 0 || !key && (ours || slices.Equal(lacks, []string{"token"})) {
 		return false
 	}
-	v.report(notOurs, "it is not a table of this library: it lacks "+strings.Join(lacks, ", ")+"; Migrate does not change it",
-		"-- leave it as it is, give the Table another name, and move the keys: folder home_made of dedup/layouts has the SQL")
+	v.report(notOurs, "it is not a table of this library: it lacks "+strings.Join(lacks, ", ")+"; Migrate does not "+
+		"change it",
+		"-- leave it as it is, give the Table another name, and move the keys: folder home_made of dedup/layouts has "+
+			"the SQL")
 	return true
 }
