@@ -30,8 +30,10 @@ const (
 	KindTriggerAfter
 	KindRule
 	KindForeignKey
-	KindOtherConstraint // EXCLUDE
+	KindOtherConstraint // EXCLUDE, or a CHECK that is not ours
 	KindInheritance
+	KindReplicaIdentity // none, where updates or deletes are published
+	KindNotPublished    // other tables are
 	KindRowSecurity
 	KindRightsMissing
 	KindRetentionTooShort
@@ -78,6 +80,8 @@ func kindNames() [KindLaneMissing + 1]string {
 		KindForeignKey:            "foreign key",
 		KindOtherConstraint:       "other constraint",
 		KindInheritance:           "inheritance",
+		KindReplicaIdentity:       "replica identity",
+		KindNotPublished:          "not published",
 		KindRowSecurity:           "row security",
 		KindRightsMissing:         "rights missing",
 		KindRetentionTooShort:     "retention too short",

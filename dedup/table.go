@@ -110,7 +110,8 @@ func (t Table) DDL() string {
 //
 // It ends with [Verify], and returns its *[VerifyError] for a table that it cannot mend, for instance one of yours
 // that has the same name; then, as on any other error, nothing is changed. It ignores what others have attached and a
-// migration can live with: "trigger after", "foreign key", "other constraint". Verify reports those. It takes no lock
+// migration can live with: "trigger after", "foreign key", "other constraint", "replica identity", "not published".
+// Verify reports those. It takes no lock
 // on an existing table but those which [Table.DDL] states for a newer version. For one that claims wait behind it
 // waits a second at a time, up to 30 times, and lets claims pass in between; then it is 55P03. A connection that is
 // in a transaction is refused, for the COMMIT would end that one. Safe for concurrent use.

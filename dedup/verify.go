@@ -18,16 +18,17 @@ type Problem struct {
 	Kind Kind
 
 	Message string // what is wrong, and what it would lead to
-	Fix     string // the statement that mends it; read it before you run it
+	Fix     string // the statement that mends it, or advice in a comment; read it before you run it
 }
 
-// VerifyError lists every problem that [Verify] found.
+// VerifyError lists every problem that [Verify] found, in the order in which their fixes can be run. Stop at one that
+// fails: what keeps a key unique so far is dropped by a later one, or by the one that replaces it.
 type VerifyError struct{ Problems []Problem }
 
 // Error gives a line to each problem, with the statement that mends it.
 func (e *VerifyError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d problem(s)", len(e.Problems))
+	fmt.Fprintf(&b, "%d problem(s), to be fixed in this order", len(e.Problems))
 	for _, p := range e.Problems {
 		b.WriteString("\n")
 		if p.Table != "" {
@@ -61,9 +62,10 @@ func (e *VerifyError) Except(kinds ...Kind) error {
 // Verify proves from the catalog that each table backs its keys; with none given, the zero [Table]. It asks: is there
 // a unique index on exactly the key's columns; is it valid, ready, immediate, without WHERE and expressions; can none
 // of the columns be NULL; is their collation "C"; are the defaults those that a claim relies on; can no trigger,
-// rule, foreign key, EXCLUDE constraint, inheritance or row security change, keep, delete or hide a row; is the table
-// a logged one, and the one that the search path means; has the current role the rights to claim; and does the
-// table's Retention cover what its sender resends. Of the session it asks whether what it commits survives a crash of
+// rule, foreign key, CHECK, EXCLUDE constraint, inheritance or row security refuse, change, keep, delete or hide a row;
+// can logical replication carry its updates and deletes, where they are published; is the table a logged one, and the
+// one that the search path means; has the current role the rights to claim; and does the table's Retention cover what
+// its sender resends. Of the session it asks whether what it commits survives a crash of
 // the server (synchronous_commit), and whether it stores keys as every other session does (client_encoding); of the
 // server, whether fsync and full_page_writes are on. A server for tests that has them off sets pgonce.throwaway = on.
 //
@@ -72,7 +74,12 @@ func (e *VerifyError) Except(kinds ...Kind) error {
 // none that is half detached, not logged, or has an invalid index or a trigger of its own.
 //
 // Every enabled trigger on INSERT, UPDATE or DELETE is reported, for the catalog does not say what its function does.
-// Accept one that only writes elsewhere with Except(KindTriggerAfter).
+// Accept one that only writes elsewhere with Except(KindTriggerAfter). Every CHECK that is not this library's is
+// reported, for the catalog does not say which rows it refuses.
+//
+// Where other tables are published and no publication has all of this one, a server that takes over from the copy has
+// effects without their keys. That is KindNotPublished. The catalog does not say what a publication is for: accept it
+// with Except where yours feeds something else.
 //
 // It returns nil when all of it holds, a *[VerifyError] with every problem where not, and any other error when it could
 // not ask. It reads pg_catalog only, takes no lock that a claim could wait for, and answers for the current role and search

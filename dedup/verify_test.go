@@ -113,6 +113,7 @@ var damages = []struct {
 		true,
 	},
 	{"view", `ALTER TABLE processed_events RENAME TO hidden; CREATE VIEW processed_events AS SELECT * FROM hidden`, []string{"not a table"}, false},
+	{"temporary", `CREATE TEMPORARY TABLE processed_events (LIKE processed_events INCLUDING ALL)`, []string{"not logged"}, false},
 	{"partitioned", `DROP TABLE processed_events; CREATE TABLE processed_events (key text) PARTITION BY HASH (key)`, []string{"not a table"}, false},
 	{"in another schema of the path", `CREATE SCHEMA app; ALTER TABLE processed_events SET SCHEMA app`, []string{"table in another schema"}, false},
 	{"a second one in the path", `CREATE SCHEMA app; CREATE TABLE app.processed_events (LIKE processed_events)`, []string{"table in another schema"}, false},
@@ -124,6 +125,7 @@ func TestVerify(t *testing.T) {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
 			cfg := pgtest.Config(t)
+			cfg.MaxConns = 1 // a temporary table is one session's
 			cfg.ConnConfig.RuntimeParams["search_path"] = "public, app"
 			pool := pgtest.PoolConfig(t, cfg)
 			require.NoError(t, dedup.Migrate(t.Context(), pool))
@@ -135,11 +137,15 @@ func TestVerify(t *testing.T) {
 				require.NotEmpty(t, p.Message)
 				require.Contains(t, p.Fix, ";")
 				require.Contains(t, p.Table, "processed_events")
+				require.NotRegexp(t, "DROP (TABLE|VIEW)", p.Fix, "Migrate would make an empty one")
 			}
 			require.ElementsMatch(t, d.kinds, kinds, "%v", problems)
 			if slices.Contains(kinds, "not our table") {
 				require.Contains(t, problems[0].Fix, "home_made")
 				require.True(t, strings.HasPrefix(problems[0].Fix, "--"), "nothing that drops its only uniqueness")
+			}
+			if d.name != "table missing" && d.name != "outside of the path" { // Migrate makes it
+				wantMigrated(t, pool, dedup.Table{}, problems)
 			}
 			if d.fixed {
 				for _, p := range problems {

@@ -107,7 +107,8 @@ func (s SQL) failed(stage Stage, err error) *Failure {
 	case "42P01", "3F000":
 		f.Hint = fmt.Sprintf("table %s: run dedup.Migrate, or dedup.Verify to see what is missing", s.table)
 	case "42703", "42P10", "55000":
-		f.Hint = fmt.Sprintf("table %s lacks a column or the constraint of the key: dedup.Verify shows what, dedup.Migrate makes it", s.table)
+		f.Hint = fmt.Sprintf("table %s lacks a column or the constraint of the key: dedup.Verify names the statement, "+
+			"and dedup.Migrate brings a table of an older version up to date", s.table)
 	case "42501":
 		f.Hint = fmt.Sprintf("table %s: the role needs SELECT, INSERT, UPDATE and DELETE, and a row security policy that lets it see its rows", s.table)
 	case "25006":

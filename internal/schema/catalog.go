@@ -68,7 +68,7 @@ SELECT a.attname::text,
             ELSE t.typnamespace::regnamespace::text || '.' || t.typname END, a.attnotnull,
        CASE WHEN co.collnamespace = 'pg_catalog'::regnamespace THEN '' ELSE coalesce(co.collnamespace::regnamespace::text || '.', '') END
          || coalesce(co.collname::text, ''),
-       coalesce(co.collisdeterministic, true), a.attgenerated <> '' OR a.attidentity <> '', a.atthasdef,
+       coalesce(co.collisdeterministic, true), a.attgenerated::text || a.attidentity::text, a.atthasdef,
        coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), ''),
        EXISTS (SELECT FROM pg_catalog.pg_depend AS dep
                 WHERE dep.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass::oid AND dep.objid = d.oid
@@ -85,7 +85,7 @@ type column struct {
 	notNull       bool
 	collation     string
 	deterministic bool
-	generated     bool
+	generated     string // "s": stored, "v": virtual, "a" and "d": identity, always and by default; "": neither
 	hasDefault    bool
 	def           string // the default, as the server prints it
 	foreignDef    bool   // it uses a function, type or sequence of a user's
@@ -95,7 +95,9 @@ func columns(ctx context.Context, conn pg.Conn, oid int64) (map[string]column, e
 	all := map[string]column{}
 	err := conn.Query(ctx, columnsSQL, []any{oid}, func(scan func(...any) error) error {
 		var c column
-		if err := scan(&c.name, &c.kind, &c.notNull, &c.collation, &c.deterministic, &c.generated, &c.hasDefault, &c.def, &c.foreignDef); err != nil {
+		err := scan(&c.name, &c.kind, &c.notNull, &c.collation, &c.deterministic, &c.generated, &c.hasDefault, &c.def,
+			&c.foreignDef)
+		if err != nil {
 			return err
 		}
 		all[c.name] = c
@@ -110,8 +112,9 @@ func columns(ctx context.Context, conn pg.Conn, oid int64) (map[string]column, e
 // indexesSQL lists the unique indexes, a row for each of their key columns (” is an expression).
 var indexesSQL = pg.Pin(`
 SELECT ix.indexrelid::int8, ic.relname::text, i.ord::int8, coalesce(a.attname::text, ''),
-       ix.indisvalid, ix.indisready, ix.indimmediate, ix.indpred IS NOT NULL,
-       coalesce(con.conname::text, ''), coalesce(pg_get_constraintdef(con.oid), ''),
+       ix.indisvalid, ix.indisready, ix.indimmediate, ix.indpred IS NOT NULL, ix.indisprimary,
+       coalesce((to_jsonb(ix) ->> 'indnullsnotdistinct'::text) = 'true', false),
+       coalesce(con.conname::text, ''),
        CASE WHEN co.collnamespace = 'pg_catalog'::regnamespace THEN '' ELSE coalesce(co.collnamespace::regnamespace::text || '.', '') END
          || coalesce(co.collname::text, '')
   FROM pg_catalog.pg_index AS ix
@@ -128,7 +131,8 @@ type index struct {
 	columns                          []string // '' stands for an expression
 	collations                       []string
 	valid, ready, immediate, partial bool
-	constraint, definition           string
+	primary, nulls                   bool // nulls: they are not distinct
+	constraint                       string
 }
 
 func indexes(ctx context.Context, conn pg.Conn, oid int64) ([]*index, error) {
@@ -138,7 +142,8 @@ func indexes(ctx context.Context, conn pg.Conn, oid int64) ([]*index, error) {
 		var id, ord int64
 		var col, collation string
 		ix := &index{}
-		err := scan(&id, &ix.name, &ord, &col, &ix.valid, &ix.ready, &ix.immediate, &ix.partial, &ix.constraint, &ix.definition, &collation)
+		err := scan(&id, &ix.name, &ord, &col, &ix.valid, &ix.ready, &ix.immediate, &ix.partial,
+			&ix.primary, &ix.nulls, &ix.constraint, &collation)
 		if err != nil {
 			return err
 		}
@@ -173,7 +178,7 @@ func (ix *index) covers(columns []string) bool {
 // Texts returns every statement that is not a migration, for tests that prepare them on a server.
 func Texts() []string {
 	return []string{
-		lockSQL, relationsSQL, columnsSQL, indexesSQL, aroundSQL,
+		lockSQL, relationsSQL, columnsSQL, indexesSQL, aroundSQL, replicationSQL,
 		partitioningSQL, partitionsSQL, partitionIndexesSQL, pendingSQL, weeksSQL, weeksLockSQL, orphansSQL, checksSQL,
 	}
 }

@@ -54,8 +54,12 @@ SELECT n.nspname::text, c.relname::text, ic.relname::text, ix.indisvalid AND ix.
  WHERE i.inhparent = $1::int8::oid
    AND (NOT ix.indisvalid OR NOT ix.indisready
         OR NOT EXISTS (SELECT FROM pg_catalog.pg_inherits AS h WHERE h.inhrelid = ix.indexrelid)
-           AND (SELECT count(*) FROM pg_catalog.pg_attribute AS a
-                 WHERE a.attrelid = c.oid AND a.attnum = ANY (ix.indkey::int2[]) AND a.attname IN ('key', 'operation', 'source')) < 3)
+           AND (SELECT count(DISTINCT a.attname)
+                  FROM ROWS FROM (unnest(ix.indkey::int2[]), unnest(ix.indcollation::oid[]))
+                       WITH ORDINALITY AS k (attnum, coll, ord)
+                  JOIN pg_catalog.pg_attribute AS a
+                    ON a.attrelid = c.oid AND a.attnum = k.attnum AND a.attcollation = k.coll
+                 WHERE k.ord <= ix.indnkeyatts AND a.attname IN ('key', 'operation', 'source')) < 3)
  ORDER BY c.relname, ic.relname`)
 
 // partitioningOf returns how a table is partitioned, and its partitions.
@@ -85,9 +89,11 @@ func (v *verifier) partitions(ctx context.Context, conn pg.Conn, oid int64, part
 		case p.pending: // see pending
 		case p.kind != "r":
 			v.report(notATable, "the partition "+p.name.String()+" is a foreign or a partitioned table",
-				"-- move its keys to an ordinary table, and attach that in its place; detached, its keys run again: ALTER TABLE %s DETACH PARTITION %s", v.table.Quoted(), p.name.Quoted())
+				"-- move its keys to an ordinary table, and attach that in its place; detached, its keys run again: ALTER "+
+					"TABLE %s DETACH PARTITION %s", v.table.Quoted(), p.name.Quoted())
 		case p.persistence != "p":
-			v.report(notLogged, "the partition "+p.name.String()+" is not logged: a crash of the server empties it, and its keys run again",
+			v.report(notLogged, "the partition "+p.name.String()+" is not logged: a crash of the server empties it, and "+
+				"its keys run again",
 				"ALTER TABLE %s SET LOGGED", p.name.Quoted())
 		}
 	}
@@ -100,10 +106,12 @@ func (v *verifier) partitions(ctx context.Context, conn pg.Conn, oid int64, part
 		}
 		index := pg.Name{Schema: p.Schema, Table: name}
 		if valid {
-			v.report(otherUnique, "the unique index "+pg.Quote(name)+" of the partition "+p.String()+" is not the table's: two different keys can clash there, and the second fails with 23505",
+			v.report(otherUnique, "the unique index "+pg.Quote(name)+" of the partition "+p.String()+" is not the "+
+				"table's: two different keys can clash there, and the second fails with 23505",
 				"DROP INDEX %s", index.Quoted())
 		} else {
-			v.report(invalidIndex, "the unique index "+pg.Quote(name)+" of the partition "+p.String()+" is INVALID, and proves nothing", "REINDEX INDEX %s", index.Quoted())
+			v.report(invalidIndex, "the unique index "+pg.Quote(name)+" of the partition "+p.String()+" is INVALID, and "+
+				"proves nothing", "REINDEX INDEX %s", index.Quoted())
 		}
 		return nil
 	})
@@ -149,7 +157,8 @@ func (v *verifier) hash(parts []partition) {
 		return
 	}
 	for _, r := range missing {
-		v.report(noPartition, fmt.Sprintf("there is no partition for the remainder %d of %d: keys that belong there cannot be claimed", r, modulus),
+		v.report(noPartition, fmt.Sprintf("there is no partition for the remainder %d of %d: keys that belong there "+
+			"cannot be claimed", r, modulus),
 			"%s", hashLeaf(v.table, modulus, r))
 	}
 }

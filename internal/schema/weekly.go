@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/pgonce/pgonce/internal/pg"
@@ -254,51 +253,14 @@ func MakeWeeks(ctx context.Context, tx pg.Conn, t Table, oid int64) (made []pg.N
 	return made, nil
 }
 
-// checksSQL lists the CHECKs of a table. The text of one with an operator or a function that is not PostgreSQL's own
-// is not told: it may read as the one that is meant.
-var checksSQL = pg.Pin(`
-SELECT conname::text,
-       CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_depend AS d
-                          WHERE d.classid = 'pg_catalog.pg_constraint'::regclass AND d.objid = c.oid
-                            AND d.refclassid IN ('pg_catalog.pg_proc'::regclass, 'pg_catalog.pg_operator'::regclass))
-            THEN '' ELSE pg_get_expr(conbin, conrelid) END, convalidated
-  FROM pg_catalog.pg_constraint AS c
- WHERE conrelid = $1::int8::oid AND contype = 'c'
- ORDER BY conname`)
-
-// proofs are the CHECKs that make the bucket a function of the key; each by its name in the DDL.
-var proofs = []struct{ name, without string }{
-	{"bucket_of_event_time", "nothing keeps the bucket of a key from changing between retries, and the key is unique in a bucket only"},
-	{"event_time_of_key", "nothing keeps the time of a UUIDv7 or ULID key from changing between retries, and with it the bucket in which the key is unique"},
-}
-
-// proof returns the CHECK from the DDL, without its name.
-func proof(name string) string {
-	_, check, _ := strings.Cut(pg.Pin(weekly0001), "CONSTRAINT "+name+" ")
-	for _, end := range []string{",\n  CONSTRAINT", "\n) PARTITION BY"} {
-		check, _, _ = strings.Cut(check, end)
-	}
-	return check
-}
-
-var insignificant = regexp.MustCompile(`--.*|::(pg_catalog\.)?(text|numeric)|OPERATOR\(|pg_catalog\.|[\s()"]+`)
-
-// normal strips an expression of what a server adds when it prints it, so that the text of the DDL and the catalog's can
-// be compared. Two expressions that differ only in parentheses or quotes would be taken for equal; nobody writes that by accident.
-func normal(expr string) string {
-	return strings.ToLower(insignificant.ReplaceAllString(expr, ""))
-}
-
 // weekly looks at what makes the primary key the whole guarantee though it holds in one bucket only, and at the
 // partitions of the weeks.
-func (v *verifier) weekly(ctx context.Context, conn pg.Conn, oid int64, by partitioning, t Table) error {
+func (v *verifier) weekly(ctx context.Context, conn pg.Conn, oid int64, by partitioning, t Table, checks []check) error {
 	if by.hasDefault {
 		v.report(defaultPart, "there is a default partition: it takes the keys of weeks that have no partition, which then can get none",
 			"-- move its keys, and drop it: ALTER TABLE %s DETACH PARTITION ...", v.table.Quoted())
 	}
-	if err := v.proofs(ctx, conn, oid); err != nil {
-		return err
-	}
+	v.proofs(checks)
 	all, err := weeks(ctx, conn, t, oid, FewWeeks)
 	if err != nil {
 		return err
@@ -315,42 +277,6 @@ func (v *verifier) weekly(ctx context.Context, conn pg.Conn, oid int64, by parti
 		case w.after:
 			v.report(fewAhead, fmt.Sprintf("the week %s has no partition; the last one is that of %s, and from its end on nothing can be claimed: Maintain has not run", w.from, last),
 				"%s", fix)
-		}
-	}
-	return nil
-}
-
-func (v *verifier) proofs(ctx context.Context, conn pg.Conn, oid int64) error {
-	type check struct {
-		name, expr string
-		valid      bool
-	}
-	var all []check
-	err := conn.Query(ctx, checksSQL, []any{oid}, func(scan func(...any) error) error {
-		var c check
-		err := scan(&c.name, &c.expr, &c.valid)
-		all = append(all, c)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("read the catalog's constraints: %w", err)
-	}
-	for _, p := range proofs {
-		want := proof(p.name)
-		found, drop := check{}, ""
-		for _, c := range all {
-			if "check"+normal(c.expr) == normal(want) && (c.valid || found.name == "") {
-				found = c
-			}
-			if c.name == p.name {
-				drop = "DROP CONSTRAINT " + pg.Quote(c.name) + ", "
-			}
-		}
-		switch {
-		case found.name == "":
-			v.alter(noCheck, "the CHECK "+p.name+" is missing, or another one: "+p.without, "%sADD CONSTRAINT %s %s", drop, pg.Quote(p.name), want)
-		case !found.valid:
-			v.alter(unproven, "the CHECK "+pg.Quote(found.name)+" is not validated: "+p.without, "VALIDATE CONSTRAINT %s", pg.Quote(found.name))
 		}
 	}
 	return nil
