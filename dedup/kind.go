@@ -48,10 +48,15 @@ const (
 	KindIndexMissing       // of an outbox, as are the next two
 	KindNumbersOutOfOrder
 	KindLaneMissing
+	KindNotSpread // of Citus, as are the next four; see CITUS.md
+	KindReferenceTable
+	KindReplicatedByStatements
+	KindColocation
+	KindLocalTable // a table beside ours, which may hold effects
 )
 
 // kindNames returns the name of each kind.
-func kindNames() [KindLaneMissing + 1]string {
+func kindNames() [KindLocalTable + 1]string {
 	return [...]string{
 		0:                         "unknown",
 		KindTableMissing:          "table missing",
@@ -94,6 +99,12 @@ func kindNames() [KindLaneMissing + 1]string {
 		KindIndexMissing:          "index missing",
 		KindNumbersOutOfOrder:     "numbers out of order",
 		KindLaneMissing:           "lane missing",
+
+		KindNotSpread:              "not spread",
+		KindReferenceTable:         "reference table",
+		KindReplicatedByStatements: "replicated by statements",
+		KindColocation:             "colocation",
+		KindLocalTable:             "local table",
 	}
 }
 

@@ -126,6 +126,9 @@ func Verify(ctx context.Context, conn pg.Conn, t Table) ([]Problem, error) {
 	if err := v.around(ctx, conn, f.here.oid); err != nil {
 		return nil, err
 	}
+	if err := v.citus(ctx, conn, f.here.oid, t); err != nil {
+		return nil, err
+	}
 	if t.Layout == Plain {
 		return v.problems, nil
 	}
