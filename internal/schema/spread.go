@@ -102,6 +102,39 @@ SELECT CASE WHEN p.partmethod IS NULL THEN 'local'
   LEFT JOIN pg_catalog.pg_dist_colocation AS g ON g.colocationid = p.colocationid
  WHERE c.oid = $1::int8::oid`)
 
+// OnCitus reports whether Citus knows the table.
+func OnCitus(ctx context.Context, conn pg.Conn, oid int64) (bool, error) {
+	var there bool
+	if err := conn.Send(ctx, &pg.Stmt{SQL: citusSQL, Dest: []any{&there}}); err != nil || !there {
+		return false, err
+	}
+	var s shape
+	err := conn.Send(ctx, shapeStmt(oid, &s))
+	return s.kind != "local", err
+}
+
+// Limits bound the waits of a transaction for locks, on the workers of Citus, too.
+func Limits() []*pg.Stmt {
+	return []*pg.Stmt{
+		{SQL: "SET LOCAL citus.propagate_set_commands = 'local'"},
+		{SQL: "SET LOCAL lock_timeout = '" + lockTimeout + "'"},
+	}
+}
+
+// limitOnCitus sets the limits where the table is one of Citus. To attach a partition, Citus locks the indexes of all of
+// them. It waits for every open claim, and claims wait behind it.
+func limitOnCitus(ctx context.Context, tx pg.Conn, oid int64) error {
+	on, err := OnCitus(ctx, tx, oid)
+	if err != nil || !on {
+		return err
+	}
+	return tx.Send(ctx, Limits()...)
+}
+
+func shapeStmt(oid int64, s *shape) *pg.Stmt {
+	return &pg.Stmt{SQL: shapeSQL, Args: []any{oid}, Dest: []any{&s.kind, &s.column, &s.statements, &s.astray, &s.others}}
+}
+
 // localsSQL lists the tables of this node of which Citus does not know, but not those of extensions, nor shards.
 var localsSQL = pg.Pin(`
 SELECT n.nspname::text, c.relname::text
@@ -134,8 +167,7 @@ func (v *verifier) citus(ctx context.Context, conn pg.Conn, oid int64, t Table) 
 		return nil
 	}
 	var s shape
-	shaped := &pg.Stmt{SQL: shapeSQL, Args: []any{oid}, Dest: []any{&s.kind, &s.column, &s.statements, &s.astray, &s.others}}
-	if err := conn.Send(ctx, shaped); err != nil {
+	if err := conn.Send(ctx, shapeStmt(oid, &s)); err != nil {
 		return fmt.Errorf("ask Citus for the table: %w", err)
 	}
 	t.Name = v.table
