@@ -25,6 +25,8 @@ import (
 // pgx v4 and lib/pq keep the severity only in the server's language. Where it is not the English ERROR, an error of the
 // classes 22, 23, 40 and P0 counts as rolled back and every other one as unknown.
 //
+// Citus answers XX000 with severity ERROR where a worker died during COMMIT, and may have committed.
+//
 // lib/pq's ErrInFailedTransaction and pgx v4's ErrTxCommitRollback are a plain no, too. They are values of packages
 // that this one does not import, so it answers true; ask errors.Is for them first.
 //
