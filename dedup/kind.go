@@ -52,11 +52,12 @@ const (
 	KindReferenceTable
 	KindReplicatedByStatements
 	KindColocation
-	KindLocalTable // a table beside ours, which may hold effects
+	KindLocalTable    // a table beside ours, which may hold effects
+	KindNotPostgreSQL // a server that speaks its protocol: CockroachDB, YugabyteDB
 )
 
 // kindNames returns the name of each kind.
-func kindNames() [KindLocalTable + 1]string {
+func kindNames() [KindNotPostgreSQL + 1]string {
 	return [...]string{
 		0:                         "unknown",
 		KindTableMissing:          "table missing",
@@ -105,6 +106,7 @@ func kindNames() [KindLocalTable + 1]string {
 		KindReplicatedByStatements: "replicated by statements",
 		KindColocation:             "colocation",
 		KindLocalTable:             "local table",
+		KindNotPostgreSQL:          "not PostgreSQL",
 	}
 }
 

@@ -174,6 +174,6 @@ func (ix *index) covers(columns []string) bool {
 func Texts() []string {
 	return []string{
 		lockSQL, relationsSQL, columnsSQL, indexesSQL, aroundSQL,
-		partitioningSQL, partitionsSQL, partitionIndexesSQL, pendingSQL, weeksSQL, weeksLockSQL, orphansSQL, checksSQL, citusSQL,
+		partitioningSQL, partitionsSQL, partitionIndexesSQL, pendingSQL, weeksSQL, weeksLockSQL, orphansSQL, checksSQL, citusSQL, versionSQL,
 	}
 }

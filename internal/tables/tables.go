@@ -85,6 +85,9 @@ func Migrate(ctx context.Context, db pg.DB, tables []Table) ([]schema.Problem, e
 			_ = tx.Rollback(ctx)
 		}
 	}()
+	if problems, err := schema.Server(ctx, tx); err != nil || len(problems) > 0 {
+		return problems, err
+	}
 	if problems, err := schema.Migrate(ctx, tx, resolved...); err != nil || len(problems) > 0 {
 		return problems, err
 	}
@@ -99,7 +102,11 @@ func Verify(ctx context.Context, conn pg.Conn, tables []Table) ([]schema.Problem
 	if err != nil {
 		return nil, err
 	}
-	var all []schema.Problem
+	// First, and alone: it may not know the catalog that the rest reads.
+	all, err := schema.Server(ctx, conn)
+	if err != nil || len(all) > 0 {
+		return all, err
+	}
 	for i, t := range resolved {
 		found, err := schema.Verify(ctx, conn, t)
 		if err != nil {
