@@ -47,7 +47,7 @@ func (p *plan) manyOnSpread(l *layout) error {
 	r := &report{table: p.table.String()}
 	for _, m := range carried {
 		r.add(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL, or call Exec for each row", p.table.Quoted(), pg.Quote(m.column)),
-			"column %s of SetIfNotNull is NOT NULL, and ExecMany cannot leave it as it is in a table of Citus", m.column)
+			"column %s of SetIfNotNull is NOT NULL, and in a table of Citus ExecMany cannot leave it as it is", m.column)
 	}
 	return &VerifyError{Problems: r.problems}
 }
@@ -63,17 +63,20 @@ const neverLocked = "t.xmax::text = '0'"
 // afterwards.
 func (w writer) judgedFrom(given string) (before, from string) {
 	if !w.l.spread.on {
-		return "", fmt.Sprintf("(%s) AS e\n    LEFT JOIN LATERAL (%s\n                        OFFSET 0) AS s ON true", given, w.storedRow())
+		return "", fmt.Sprintf("(%s) AS e\n    LEFT JOIN LATERAL (%s\n                        OFFSET 0) AS s ON true",
+			given, w.storedRow())
 	}
 	all, stored := w.cte("given"), w.cte("stored")
-	rows := "SELECT " + fold(w.list("s"), 18) + w.found() + w.expressions() + "\n            FROM " + w.p.table.Quoted() + " AS s"
+	rows := "SELECT " + fold(w.list("s"), 18) + w.found() + w.expressions() +
+		"\n            FROM " + w.p.table.Quoted() + " AS s"
 	if w.p.where != "" {
 		rows += "\n           WHERE (" + pg.AsIs(w.p.where) + ")"
 	}
 	meet := joined(w.numbered(), " AND ", func(i int) string {
 		return w.keyColumn("s", i) + w.equal(w.p.keys[i]) + w.keyColumn("e", i)
 	})
-	before = fmt.Sprintf("%s AS MATERIALIZED (\n  %s\n), %s AS MATERIALIZED (\n  SELECT e.pgonce_pos AS pgonce_given, s.*\n    FROM (%s) AS s\n    JOIN %s AS e ON %s\n), ",
+	before = fmt.Sprintf("%s AS MATERIALIZED (\n  %s\n), %s AS MATERIALIZED (\n"+
+		"  SELECT e.pgonce_pos AS pgonce_given, s.*\n    FROM (%s) AS s\n    JOIN %s AS e ON %s\n), ",
 		all, given, stored, rows, all, meet)
 	return before, fmt.Sprintf("%s AS e\n    LEFT JOIN %s AS s ON s.pgonce_given = e.pgonce_pos", all, stored)
 }

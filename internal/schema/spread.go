@@ -180,8 +180,8 @@ func (v *verifier) citus(ctx context.Context, conn pg.Conn, oid int64, t Table) 
 		if err := scan(&beside.Schema, &beside.Table); err != nil {
 			return err
 		}
-		v.report(localTable, "the table "+beside.String()+" is one of this node alone, of which Citus does not know: of a transaction that writes to it "+
-			"and to shards, Citus commits the shards first, so that a failure in between keeps a key and loses its effect",
+		v.report(localTable, "the table "+beside.String()+" is one of this node alone, of which Citus does not know: of a "+
+			"transaction that writes to it and to shards, Citus commits the shards first, so that a failure in between keeps a key and loses its effect",
 			"SELECT citus_add_local_table_to_metadata(%s)", literal(beside.Quoted()))
 		return nil
 	})
@@ -201,9 +201,11 @@ func (v *verifier) shape(t Table, s shape) {
 	switch {
 	case t.Spread == Unspread && s.kind == "local" && s.others:
 		v.report(notSpread, "the table is one of this node alone, beside tables in shards: Citus commits the shards first, so that "+
-			"a failure in between keeps an effect and loses its key, and the effect happens twice", "SELECT citus_add_local_table_to_metadata(%s)", name)
+			"a failure in between keeps an effect and loses its key, and the effect happens twice",
+			"SELECT citus_add_local_table_to_metadata(%s)", name)
 	case s.kind == "reference":
-		v.report(referenceTable, "the table is a reference table, with a copy on each node: Citus lets one claim in at a time, of other keys too", "%s", anew)
+		v.report(referenceTable, "the table is a reference table, with a copy on each node: Citus lets one claim in at a time, "+
+			"of other keys too", "%s", anew)
 	case t.Spread != Unspread && s.kind == "local":
 		v.report(notSpread, "the table is one of this node alone, and not spread as the Table says", "%s", uncommented(t.spreading()))
 	case t.Spread != Unspread && (s.column != t.Spread.column() || s.kind == "managed"):
