@@ -50,10 +50,16 @@ const (
 	KindIndexMissing       // of an outbox, as are the next two
 	KindNumbersOutOfOrder
 	KindLaneMissing
+	KindNotSpread // of Citus, as are the next four; see CITUS.md
+	KindReferenceTable
+	KindReplicatedByStatements
+	KindColocation
+	KindLocalTable    // a table beside ours, which may hold effects
+	KindNotPostgreSQL // a server that speaks its protocol: CockroachDB, YugabyteDB
 )
 
 // kindNames returns the name of each kind.
-func kindNames() [KindLaneMissing + 1]string {
+func kindNames() [KindNotPostgreSQL + 1]string {
 	return [...]string{
 		0:                         "unknown",
 		KindTableMissing:          "table missing",
@@ -98,6 +104,13 @@ func kindNames() [KindLaneMissing + 1]string {
 		KindIndexMissing:          "index missing",
 		KindNumbersOutOfOrder:     "numbers out of order",
 		KindLaneMissing:           "lane missing",
+
+		KindNotSpread:              "not spread",
+		KindReferenceTable:         "reference table",
+		KindReplicatedByStatements: "replicated by statements",
+		KindColocation:             "colocation",
+		KindLocalTable:             "local table",
+		KindNotPostgreSQL:          "not PostgreSQL",
 	}
 }
 

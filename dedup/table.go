@@ -60,6 +60,14 @@ type Table struct {
 	// ShortRetention says that a Retention shorter than Resends is meant: that what is sent again by hand after weeks may
 	// run again. Verify then reports nothing.
 	ShortRetention bool
+
+	// Spread is by what Citus spreads the table over its nodes: "key" (colocated with no other table, the way for most),
+	// "source" (a tenant's name is the source of its keys, and all of them lie in one shard), or "schema" (a schema for
+	// each tenant: Name has it, and all of its tables lie on one node). Empty leaves the table as it is.
+	//
+	// [Migrate] spreads a table that it makes, on the coordinator, and DDL holds the statements. It never moves a table that
+	// is there, for claims would wait: [Verify] then names the statement. CITUS.md beside this package has more.
+	Spread string
 }
 
 // For how long large senders deliver a message again, as they document it. Each of them is covered by [DefaultRetention].
@@ -74,6 +82,7 @@ func (t Table) below() tables.Table {
 	return tables.Table{
 		Name: t.Name, Layout: schema.Layout(t.Layout),
 		Retention: t.Retention, Resends: t.Resends, ShortRetention: t.ShortRetention,
+		Spread: schema.Spread(t.Spread),
 	}
 }
 
@@ -110,8 +119,8 @@ func (t Table) DDL() string {
 //
 // It ends with [Verify], and returns its *[VerifyError] for a table that it cannot mend, for instance one of yours
 // that has the same name; then, as on any other error, nothing is changed. It ignores what others have attached and a
-// migration can live with: "trigger after", "foreign key", "other constraint", "replica identity", "not published".
-// Verify reports those. It takes no lock
+// migration can live with: "trigger after", "foreign key", "other constraint", "replica identity", "not published", and how
+// Citus has a table of which Spread says nothing. Verify reports those. It takes no lock
 // on an existing table but those which [Table.DDL] states for a newer version. For one that claims wait behind it
 // waits a second at a time, up to 30 times, and lets claims pass in between; then it is 55P03. A connection that is
 // in a transaction is refused, for the COMMIT would end that one. Safe for concurrent use.

@@ -73,6 +73,10 @@ func (e *VerifyError) Except(kinds ...Kind) error {
 // window and four to come; is the week a function of the key, proved by validated CHECKs; is there no default partition, and
 // none that is half detached, not logged, or has an invalid index or a trigger of its own.
 //
+// Where Citus is, it asks how the table lies on its nodes: is it a table of one node beside tables in shards, or the other way
+// round is such a table beside it (KindLocalTable, for it may hold effects: accept it where it holds none); is it a reference
+// table, replicated by statements, in a group with another collation, or spread in another way than Table.Spread says.
+//
 // Every enabled trigger on INSERT, UPDATE or DELETE is reported, for the catalog does not say what its function does.
 // Accept one that only writes elsewhere with Except(KindTriggerAfter). Every CHECK that is not this library's is
 // reported, for the catalog does not say which rows it refuses.

@@ -2,7 +2,6 @@ package idem_test
 
 import (
 	"context"
-	"regexp"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -42,7 +41,7 @@ func onCluster(node int) func(t *testing.T) conformance.DB {
 		if node == 0 {
 			return db
 		}
-		return byWorker{db, openNode(t, nodes[0])}
+		return conformance.OnWorker(db, openNode(t, nodes[0]))
 	}
 }
 
@@ -55,19 +54,3 @@ func openNode(t *testing.T, dsn string) conformance.DB {
 	t.Cleanup(pool.Close)
 	return newDB(pool)
 }
-
-// byWorker asks a worker. The coordinator makes the tables.
-type byWorker struct {
-	conformance.DB
-	coordinator conformance.DB
-}
-
-func (d byWorker) Exec(ctx context.Context, sql string, args ...any) error {
-	db := d.DB
-	if makes.MatchString(sql) {
-		db = d.coordinator
-	}
-	return db.Exec(ctx, sql, args...)
-}
-
-var makes = regexp.MustCompile(`(?m)^\s*(CREATE|ALTER|DROP|DO|COMMENT|SELECT create_)`)

@@ -25,6 +25,8 @@ import (
 // pgx v4 and lib/pq keep the severity only in the server's language. Where it is not the English ERROR, an error of the
 // classes 22, 23, 40 and P0 counts as rolled back and every other one as unknown.
 //
+// Citus answers XX000 with severity ERROR where a worker died during COMMIT, and may have committed.
+//
 // pq.ErrInFailedTransaction of lib/pq and ErrTxCommitRollback of pgx v4 are a plain no, too. They have no SQLSTATE, and
 // this package does not import theirs. So it answers true: ask errors.Is(err, pq.ErrInFailedTransaction) first.
 //

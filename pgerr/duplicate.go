@@ -16,6 +16,9 @@ package pgerr
 //
 // Of a partitioned table the server names the partition's constraint. Name those in more, or use [IgnoreDuplicate].
 //
+// Citus names a shard's constraint (payments_pkey_102168), or none: that is false, so the message comes again. There, use
+// INSERT ... ON CONFLICT DO NOTHING RETURNING, and count rows.
+//
 // Of errors that were joined each one from the server must be such a violation, and none may be a lost connection or a
 // context that is done. Ask before you join the errors of several messages.
 //

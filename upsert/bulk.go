@@ -61,6 +61,9 @@ func (s *Stmt[T]) ExecMany(ctx context.Context, db DB, rows iter.Seq[T], each fu
 	if b.t, err = s.p.prepare(ctx, conn); err != nil {
 		return b.sum, err
 	}
+	if err := s.p.manyOnSpread(b.t.l); err != nil {
+		return b.sum, err
+	}
 	if err := b.collect(rows); err != nil {
 		return b.sum, err
 	}

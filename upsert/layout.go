@@ -15,12 +15,15 @@ import (
 type layout struct {
 	Server   int    // server_version_num
 	Encoding string // of the database
+	Citus    bool   // the extension is there
 	Columns  []column
 
 	// Targets are the unique indexes that have an expression.
 	Targets [][]part
 
 	byName map[string]*column
+
+	spread spread // where Citus has the table
 }
 
 // column is one column of a table; a domain counts as the type below it.
@@ -100,6 +103,7 @@ WITH RECURSIVE base AS (
 SELECT json_build_object(
   'Server', current_setting('server_version_num')::int,
   'Encoding', current_setting('server_encoding'),
+  'Citus', to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL,
   'Columns', coalesce(json_agg(json_build_object(
     'Name', a.attname,
     'OID', b.oid::int8,
@@ -157,7 +161,8 @@ SELECT json_build_object(
 func readLayout(ctx context.Context, conn pg.Conn, table pg.Name) (*layout, error) {
 	var text string
 	stmt := &pg.Stmt{SQL: layoutSQL, Args: []any{table.Quoted()}, Dest: []any{&text}}
-	if err := conn.Send(ctx, stmt); err != nil {
+	err := conn.Send(ctx, stmt)
+	if err != nil {
 		return nil, fmt.Errorf("upsert: reading the columns of %s: %w", table, err)
 	}
 	l := &layout{byName: map[string]*column{}}
@@ -166,6 +171,11 @@ func readLayout(ctx context.Context, conn pg.Conn, table pg.Name) (*layout, erro
 	}
 	for i := range l.Columns {
 		l.byName[l.Columns[i].Name] = &l.Columns[i]
+	}
+	if l.Citus {
+		if l.spread, err = readSpread(ctx, conn, table); err != nil {
+			return nil, err
+		}
 	}
 	return l, nil
 }

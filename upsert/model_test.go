@@ -37,18 +37,20 @@ type modelRule struct {
 	versions  int // 0: FirstWins or LastWins
 	first     bool
 	tombstone bool
+	single    bool // no ExecMany
+	noN       bool // the statement never writes n
 }
 
 func modelRules() []modelRule {
 	base := upsert.Into[thing]("things").OnConflict("id").SetOnInsert("c")
 	set := base.Set("a").SetIfNotNull("b", "n")
 	return []modelRule{
-		{"v", set.Version("v").MustBuild(), 1, false, false},
-		{"v,e", set.Version("v", "e").MustBuild(), 2, false, false},
-		{"v,e,f", set.Version("v", "e", "f").MustBuild(), 3, false, false},
-		{"v,e and tombstone", set.Version("v", "e").Tombstone("gone").MustBuild(), 2, false, true},
-		{"first wins", base.FirstWins().MustBuild(), 0, true, false},
-		{"last wins", set.LastWins().MustBuild(), 0, false, false},
+		{name: "v", stmt: set.Version("v").MustBuild(), versions: 1},
+		{name: "v,e", stmt: set.Version("v", "e").MustBuild(), versions: 2},
+		{name: "v,e,f", stmt: set.Version("v", "e", "f").MustBuild(), versions: 3},
+		{name: "v,e and tombstone", stmt: set.Version("v", "e").Tombstone("gone").MustBuild(), versions: 2, tombstone: true},
+		{name: "first wins", stmt: base.FirstWins().MustBuild(), first: true},
+		{name: "last wins", stmt: set.LastWins().MustBuild()},
 	}
 }
 
@@ -211,6 +213,9 @@ func drawEvent(rt *rapid.T, m modelRule, id string) thing {
 		gone := rapid.Bool().Draw(rt, "gone")
 		e.Gone = &gone
 	}
+	if m.noN {
+		e.N = nil
+	}
 	return e
 }
 
@@ -239,7 +244,7 @@ func check(rt *rapid.T, tx pgx.Tx, m modelRule, key string) {
 		got := make([]upsert.Result[thing], len(events))
 		want := make([]verdict, len(events))
 		told := make([]*thing, len(events))
-		if rapid.Bool().Draw(rt, "bulk") {
+		if !m.single && rapid.Bool().Draw(rt, "bulk") {
 			listed := rapid.Bool().Draw(rt, "listed")
 			var each func(int, upsert.Result[thing])
 			if listed {

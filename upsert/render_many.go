@@ -26,6 +26,8 @@ func (w writer) many(s shape) string {
 	hit, reset, isNew := "", "", "true"
 	switch {
 	case w.p.rule == firstWins:
+	case w.l.spread.on:
+		isNew = neverLocked
 	case w.l.Server >= oldRows:
 		isNew = w.noOld()
 	default:
@@ -42,9 +44,9 @@ func (w writer) many(s shape) string {
 	}
 
 	var b strings.Builder
-	fmt.Fprintf(&b, "WITH %s AS MATERIALIZED (\n  SELECT %s,\n       %s AS pgonce_verdict\n    FROM (%s) AS e\n    LEFT JOIN LATERAL (%s\n                        OFFSET 0) AS s ON true\n)",
-		judged, fold(append([]string{"e.*"}, w.storedColumns(s.withRows)...), 9), w.verdict(func(m member) string { return at("s", m.column) }, "NULL"),
-		w.ranked(s.distinct, reset), w.storedRow())
+	from, judge := w.judgedFrom(w.ranked(s.distinct, reset))
+	fmt.Fprintf(&b, "WITH %s%s AS MATERIALIZED (\n  SELECT %s,\n       %s AS pgonce_verdict\n    FROM %s\n)",
+		from, judged, fold(append([]string{"e.*"}, w.storedColumns(s.withRows)...), 9), w.verdict(func(m member) string { return at("s", m.column) }, "NULL"), judge)
 	if lost := w.absent(judged, s); lost != "" {
 		fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n%s\n)", absent, lost)
 	}

@@ -57,9 +57,12 @@ func (w writer) one() string {
 	}
 	hit, isNew := "", "true"
 	if w.p.rule != firstWins {
-		if w.l.Server >= oldRows {
+		switch {
+		case w.l.spread.on:
+			isNew = neverLocked
+		case w.l.Server >= oldRows:
 			isNew = w.noOld()
-		} else {
+		default:
 			source += ", " + resetHit
 			hit, isNew = "set_config('pgonce.hit', '1', true) IS NOT NULL", readHit+" = ''"
 		}

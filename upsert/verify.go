@@ -152,7 +152,7 @@ func (p *plan) layoutProblems(l *layout) []Problem {
 		r.add("cast them in the index and in OnConflict to one type, such as text",
 			"expressions of unique indexes that OnConflict may mean are of types with = in several schemas")
 	}
-	return r.problems
+	return append(r.problems, p.onSpread(l)...)
 }
 
 // columnProblems looks at types and NULLs.

@@ -104,12 +104,9 @@ func TestConformance(t *testing.T) {
 		}
 		t.Run(driver.name, func(t *testing.T) {
 			conformance.Run(t, conformance.Door{
-				Core: !pgtest.Full() && !slices.Contains(typical, driver.name),
-				Open: func(t *testing.T) conformance.DB { return newDB(migrated(t, driver.open(t, pgtest.DSN(t), nil))) },
-				Features: conformance.Features{
-					FnCannotEnd: true, AsksServer: true, EndUnknown: strings.HasPrefix(driver.name, "pq"),
-					BusyUnnamed: strings.HasPrefix(driver.name, "pq"), BusySticks: strings.HasPrefix(driver.name, "stdlib"),
-				},
+				Core:     !pgtest.Full() && !slices.Contains(typical, driver.name),
+				Open:     func(t *testing.T) conformance.DB { return newDB(migrated(t, driver.open(t, pgtest.DSN(t), nil))) },
+				Features: features(driver),
 			})
 		})
 	}

@@ -41,6 +41,7 @@ func below(all []dedup.Table) []tables.Table {
 		s[i] = tables.Table{
 			Name: t.Name, Layout: schema.Layout(t.Layout),
 			Retention: t.Retention, Resends: t.Resends, ShortRetention: t.ShortRetention,
+			Spread: schema.Spread(t.Spread),
 		}
 	}
 	return s

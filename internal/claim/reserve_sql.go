@@ -54,6 +54,13 @@ const (
 	confirmSQL = `
 UPDATE /*table*/processed_events SET lease_until = NULL, value = $6::bytea, token = $7::int8` + fencedSQL + returningToken
 
+	// confirmMarkedSQL is confirmSQL, for [marked]. The mark is made beside the UPDATE, in which Citus refuses a volatile
+	// function.
+	confirmMarkedSQL = `
+WITH pgonce_mark AS MATERIALIZED (SELECT $7::int8 AS made)
+UPDATE /*table*/processed_events SET lease_until = NULL, value = $6::bytea, token = pgonce_mark.made
+  FROM pgonce_mark` + fencedSQL + returningToken
+
 	// failSQL: reserved or unfinished -> failed.
 	failSQL = `
 UPDATE /*table*/processed_events SET lease_until = NULL, failed = true, value = $6::bytea` + fencedSQL + returningAttempt

@@ -137,7 +137,7 @@ var written = texts{
 	stmtInsertTimed: insertTimedSQL, stmtInsertTimedMarked: marked(insertTimedSQL, 8),
 	stmtRead: readSQL, stmtForget: forgetSQL, stmtStore: storeSQL,
 	stmtReserve: reserveSQL, stmtReserveTimed: reserveTimedSQL, stmtTakeOver: takeOverSQL,
-	stmtConfirm: confirmSQL, stmtConfirmMarked: marked(confirmSQL, 7),
+	stmtConfirm: confirmSQL, stmtConfirmMarked: marked(confirmMarkedSQL, 7),
 	stmtFail: failSQL, stmtExtend: extendSQL, stmtEnd: endSQL, stmtRelease: giveUpSQL, stmtVoid: voidSQL, stmtPending: pendingSQL,
 	stmtInsertMany: insertManySQL, stmtInsertManyMarked: marked(insertManySQL, 8), stmtReadMany: readManySQL,
 	stmtLock: lockSQL,

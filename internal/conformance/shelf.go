@@ -51,28 +51,6 @@ DO $$ BEGIN
   DELETE FROM parent;
 END $$`
 
-// Spread of a [Door]: how the tables of the suite lie on a cluster.
-const (
-	// ByKey: keys by themselves, and effects by theirs. A key and its effect commit on two nodes.
-	ByKey = `
-SELECT create_distributed_table('processed_events', 'key', colocate_with => 'none', shard_count => 4);
-SELECT create_distributed_table('effects', 'what', colocate_with => 'none', shard_count => 4);
-` + business
-
-	// Colocated: effects lie where their keys do, as far as the two are equal.
-	Colocated = `
-SELECT create_distributed_table('processed_events', 'key', colocate_with => 'none', shard_count => 4);
-ALTER TABLE effects ALTER COLUMN what TYPE text COLLATE "C";
-SELECT create_distributed_table('effects', 'what', colocate_with => 'processed_events');
-` + business
-
-	business = `
-SELECT create_distributed_table('business', 'id', colocate_with => 'none', shard_count => 4);
-SELECT create_distributed_table('parent', 'id', shard_count => 4);
-SELECT create_distributed_table('child', 'parent', shard_count => 4);
-`
-)
-
 const dropTables = `
 DO $$
 DECLARE name text;

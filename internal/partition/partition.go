@@ -57,6 +57,7 @@ type run struct {
 	oid   int64
 	kept  map[pg.Name]bool
 	stats Stats
+	citus *bool // the table is one of Citus; nil: not asked yet
 }
 
 // make makes the partitions that are missing, all in one transaction.
@@ -187,7 +188,14 @@ func (r *run) detach(ctx context.Context, p part) error {
 		r.note(&r.stats.Kept, p.name)
 		return nil
 	}
-	if err := r.send(ctx, "comment on "+p.name.String(), schema.CommentDropped(p.name, p.week)); err != nil {
+	comment := schema.CommentDropped(p.name, p.week)
+	switch citus, err := r.onCitus(ctx); {
+	case err != nil:
+		return err
+	case citus:
+		return r.detachPlain(ctx, p, comment)
+	}
+	if err := r.send(ctx, "comment on "+p.name.String(), comment); err != nil {
 		return err
 	}
 	return r.send(ctx, "detach "+p.name.String(), "ALTER TABLE "+r.t.Name.Quoted()+" DETACH PARTITION "+p.name.Quoted()+" CONCURRENTLY")
@@ -255,7 +263,7 @@ func (r *run) dropUnlessOpen(ctx context.Context, name pg.Name) (attached, open 
 
 // undone reports whether a table holds rows that are not done. It reads all of it.
 func undone(ctx context.Context, conn pg.Conn, name pg.Name) (open bool, err error) {
-	sql := "SELECT EXISTS (SELECT FROM " + name.Quoted() + " WHERE lease_until IS NOT NULL)"
+	sql := "SELECT EXISTS (SELECT 1 FROM " + name.Quoted() + " WHERE lease_until IS NOT NULL)" // Citus refuses no column
 	if err := conn.Send(ctx, &pg.Stmt{SQL: sql, Dest: []any{&open}}); err != nil {
 		return false, fmt.Errorf("look into %s: %w", name, err)
 	}

@@ -54,6 +54,40 @@ func Cluster(t testing.TB) []string {
 	return dsns
 }
 
+// OwnCluster is a cluster of a test's own, whose servers it may kill: the coordinator first.
+type OwnCluster struct {
+	DSNs []string // as of [Cluster]
+	n    *nodes
+}
+
+// NewOwnCluster starts a cluster with settings, and stops it when the test ends. It skips the test as [Cluster] does.
+func NewOwnCluster(t testing.TB, settings map[string]string) *OwnCluster {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	c := &OwnCluster{n: &nodes{}}
+	err := c.n.start(ctx, settings)
+	t.Cleanup(func() { _ = c.n.stop() })
+	if err != nil && os.Getenv("PGONCE_CITUS_BIN") == "" {
+		t.Skipf("pgtest: the server does not offer the extension citus: %v", err)
+	}
+	if err == nil {
+		c.DSNs, err = spread(ctx, c.n.dsns, newName())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Kill ends a node by SIGKILL, and Restart starts it again on the same data.
+func (c *OwnCluster) Kill(node int) error { return c.n.servers[node].Kill() }
+
+// Restart starts a node that was killed.
+func (c *OwnCluster) Restart(ctx context.Context, node int) error {
+	return c.n.servers[node].Restart(ctx)
+}
+
 // cluster is that of this process; for why it is package state see [shared].
 var cluster nodes
 
@@ -68,17 +102,18 @@ type nodes struct {
 }
 
 func (n *nodes) get() ([]string, error) {
-	n.once.Do(func() { n.err = n.start(context.Background()) })
+	n.once.Do(func() { n.err = n.start(context.Background(), nil) })
 	return n.dsns, n.err
 }
 
-func (n *nodes) start(ctx context.Context) error {
+func (n *nodes) start(ctx context.Context, more map[string]string) error {
 	settings := pgserver.FastAndUnsafe()
 	maps.Copy(settings, map[string]string{
-		"shared_preload_libraries": "citus", "citus.node_conninfo": "sslmode=disable",
+		"shared_preload_libraries": "citus", "citus.node_conninfo": "sslmode=disable", "citus.shard_count": "4",
 		// A daemon of each database looks for deadlocks over nodes and for transactions in doubt.
 		"max_worker_processes": "200", "shared_buffers": "32MB",
 	})
+	maps.Copy(settings, more)
 	var password string
 	for range 1 + clusterWorkers {
 		s, err := pgserver.Start(ctx, pgserver.Config{BinDir: os.Getenv("PGONCE_CITUS_BIN"), Settings: settings})

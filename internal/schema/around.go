@@ -141,6 +141,15 @@ func (v *verifier) attachment(what string, on pg.Name, name string) {
 	}
 }
 
-// bearable are the kinds that Migrate leaves to Verify: they are not of the table's own making, and keep no version
+// bearable reports whether Migrate leaves a problem to Verify: it is not of the table's own making, and keeps no version
 // of it from being made.
-var bearable = []string{afterTrigger, foreignKey, otherConstraint, replicaIdentity, notPublished}
+func bearable(p Problem, t Table) bool {
+	switch p.Kind {
+	case afterTrigger, foreignKey, otherConstraint, replicaIdentity, notPublished,
+		referenceTable, byStatements, otherColocation, localTable:
+		return true
+	case notSpread:
+		return t.Spread == Unspread // it may be spread by hand, after this
+	}
+	return false
+}

@@ -179,6 +179,6 @@ func (ix *index) covers(columns []string) bool {
 func Texts() []string {
 	return []string{
 		lockSQL, relationsSQL, columnsSQL, indexesSQL, aroundSQL, replicationSQL,
-		partitioningSQL, partitionsSQL, partitionIndexesSQL, pendingSQL, weeksSQL, weeksLockSQL, orphansSQL, checksSQL,
+		partitioningSQL, partitionsSQL, partitionIndexesSQL, pendingSQL, weeksSQL, weeksLockSQL, orphansSQL, checksSQL, citusSQL, versionSQL,
 	}
 }

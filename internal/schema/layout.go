@@ -60,6 +60,7 @@ type Table struct {
 	Name      pg.Name
 	Layout    Layout
 	Retention time.Duration
+	Spread    Spread
 }
 
 // leaf returns the name of a partition: the table's and the suffix. Where that is longer than PostgreSQL keeps, the table's

@@ -141,6 +141,9 @@ func Verify(ctx context.Context, conn pg.Conn, t Table) ([]Problem, error) {
 	v.attached(attached, false)
 	v.checks(found, t)
 	v.replication(copied)
+	if err := v.citus(ctx, conn, f.here.oid, t); err != nil {
+		return nil, err
+	}
 	if t.Layout == Plain {
 		return v.problems, nil
 	}

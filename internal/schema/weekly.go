@@ -236,6 +236,11 @@ func MakeWeeks(ctx context.Context, tx pg.Conn, t Table, oid int64) (made []pg.N
 	if err != nil {
 		return nil, err
 	}
+	if len(missing) > 0 {
+		if err := limitOnCitus(ctx, tx, oid); err != nil {
+			return nil, err
+		}
+	}
 	for _, w := range missing {
 		var sqls []string
 		if w.made {

@@ -21,14 +21,17 @@ type Table struct {
 	Retention      time.Duration
 	Resends        time.Duration
 	ShortRetention bool
+	Spread         schema.Spread
 }
 
 // Resolve validates t and returns what the engine knows it by.
 func (t Table) Resolve() (schema.Table, error) {
-	s := schema.Table{Layout: t.Layout, Retention: t.Retention}
+	s := schema.Table{Layout: t.Layout, Retention: t.Retention, Spread: t.Spread}
 	switch {
 	case !s.Layout.Known():
 		return schema.Table{}, errors.New("the table's layout is unknown")
+	case !s.Spread.Known():
+		return schema.Table{}, errors.New("the table is to be spread by what is not key, source or schema")
 	case t.Retention < 0:
 		return schema.Table{}, errors.New("the table's retention is negative")
 	case t.Resends < 0:
@@ -39,6 +42,9 @@ func (t Table) Resolve() (schema.Table, error) {
 	}
 	var err error
 	s.Name, err = pg.TableName(t.Name)
+	if err == nil && s.Spread == schema.SpreadBySchema && s.Name.Schema == "" {
+		err = errors.New("the table is spread by its schema, and its name has none")
+	}
 	return s, err
 }
 
@@ -79,6 +85,9 @@ func Migrate(ctx context.Context, db pg.DB, tables []Table) ([]schema.Problem, e
 			_ = tx.Rollback(ctx)
 		}
 	}()
+	if problems, err := schema.Server(ctx, tx); err != nil || len(problems) > 0 {
+		return problems, err
+	}
 	if problems, err := schema.Migrate(ctx, tx, resolved...); err != nil || len(problems) > 0 {
 		return problems, err
 	}
@@ -93,7 +102,11 @@ func Verify(ctx context.Context, conn pg.Conn, tables []Table) ([]schema.Problem
 	if err != nil {
 		return nil, err
 	}
-	var all []schema.Problem
+	// First, and alone: it may not know the catalog that the rest reads.
+	all, err := schema.Server(ctx, conn)
+	if err != nil || len(all) > 0 {
+		return all, err
+	}
 	for i, t := range resolved {
 		found, err := schema.Verify(ctx, conn, t)
 		if err != nil {
