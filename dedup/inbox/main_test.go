@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +18,13 @@ import (
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+// TestMain makes the test binary a worker that a message kills, where the environment says so.
+func TestMain(m *testing.M) {
+	if dsn := os.Getenv(poisonEnv); dsn != "" {
+		os.Exit(poisoned(dsn))
+	}
+	pgtest.Main(m)
+}
 
 var execModes = []pgx.QueryExecMode{
 	pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
@@ -30,11 +37,11 @@ func migrated(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	pool := pgtest.Pool(t)
 	require.NoError(t, inbox.Migrate(t.Context(), pool))
-	exec(t, pool, `CREATE TABLE effects (id text)`)
+	execSQL(t, pool, `CREATE TABLE effects (id text)`)
 	return pool
 }
 
-func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+func execSQL(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
 	_, err := pool.Exec(t.Context(), sql, args...)
 	require.NoError(t, err)

@@ -39,7 +39,7 @@ func TestEveryMode(t *testing.T) {
 			cfg.ConnConfig.DefaultQueryExecMode = mode
 			pool := pgtest.PoolConfig(t, cfg)
 			table := inbox.Table{Name: `"odd.schema"."in""box"`}
-			exec(t, pool, `CREATE SCHEMA "odd.schema"`)
+			execSQL(t, pool, `CREATE SCHEMA "odd.schema"`)
 			for range 2 {
 				require.NoError(t, inbox.Migrate(ctx, pool, table))
 			}
@@ -216,7 +216,7 @@ func TestErrorsAreNoDuplicates(t *testing.T) {
 		if strings.Contains(breaks, "%s") {
 			breaks = fmt.Sprintf(breaks, pgx.Identifier{pool.Config().ConnConfig.Database}.Sanitize())
 		}
-		exec(t, pool, breaks)
+		execSQL(t, pool, breaks)
 		pool.Reset()
 		out, err := inbox.Store(t.Context(), pool, msg("", "1"))
 		require.Error(t, err, name)
@@ -247,7 +247,7 @@ func TestDuplicateInEveryState(t *testing.T) {
 	_, err = inbox.Worker{MaxAttempts: 2}.Drain(ctx, pool, func(context.Context, pgx.Tx, inbox.Message) error { return errors.New("fails") })
 	require.Error(t, err)
 	again(t, pool, m) // waiting for its next attempt
-	exec(t, pool, `UPDATE inbox SET due_at = now()`)
+	execSQL(t, pool, `UPDATE inbox SET due_at = now()`)
 	drain(t, pool, func(context.Context, pgx.Tx, inbox.Message) error { return nil })
 	again(t, pool, m) // handled
 	p, err := table.Purge(ctx, pool)

@@ -98,6 +98,10 @@ func (w *Worker) claim(ctx context.Context, token int64) (m Message, dead bool, 
 func (w *Worker) attempt(ctx context.Context, token int64, a *Attempt) error {
 	m := &a.Message
 	tx, seq, err := w.begin(ctx, token, m)
+	if bad, ok := err.(*badRow); ok {
+		a.Err = bad.error
+		return w.failed(ctx, token, a)
+	}
 	if err != nil {
 		// Nothing has been tried, so that nothing is counted.
 		_, _ = w.end(ctx, *m, token, end{back: 1})
@@ -130,6 +134,10 @@ func (w *Worker) attempt(ctx context.Context, token int64, a *Attempt) error {
 	return w.failed(ctx, token, a)
 }
 
+// badRow is the error of a message that cannot be given to a handler. It is the message's, and no other one waits for
+// it.
+type badRow struct{ error }
+
 // begin begins the handler's transaction, with the message's row locked. It returns no transaction where somebody
 // else has the message.
 func (w *Worker) begin(ctx context.Context, token int64, m *Message) (tx pg.OwnTx, seq int64, err error) {
@@ -151,7 +159,7 @@ func (w *Worker) begin(ctx context.Context, token int64, m *Message) (tx pg.OwnT
 	m.ReceivedAt, m.State = time.UnixMicro(at), Waiting
 	if m.Headers, err = parseHeaders(headers); err != nil {
 		_ = tx.Rollback(ctx)
-		return nil, 0, err
+		return nil, 0, &badRow{err}
 	}
 	return tx, seq, nil
 }
