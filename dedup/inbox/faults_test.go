@@ -20,20 +20,13 @@ import (
 // each message once, in order; what it told is true.
 func TestCutAnywhere(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t)
-	execSQL(t, pool, `CREATE TABLE effects (id text)`)
-	tables := 0
+	pool := migrated(t)
 	prepared := func(t *testing.T) (inbox.Worker, []string) {
-		tables++
 		w := quick()
-		w.Table, w.Lease = inbox.Table{Name: fmt.Sprint("i", tables)}, 20*time.Millisecond
-		require.NoError(t, inbox.Migrate(t.Context(), pool, w.Table))
+		w.Lease = 20 * time.Millisecond
 		all, ids := numbered("k", 2)
-		for _, m := range append(all, msg("", "free")) {
-			_, err := w.Table.Store(t.Context(), pool, m)
-			require.NoError(t, err)
-		}
-		execSQL(t, pool, `TRUNCATE effects`)
+		execSQL(t, pool, `TRUNCATE inbox, effects`)
+		store(t, pool, append(all, msg("", "free"))...)
 		return w, append(ids, "free")
 	}
 	counted := &faultconn.Script{}
@@ -75,14 +68,12 @@ func TestCutAnywhere(t *testing.T) {
 			require.Eventually(t, func() bool {
 				_, err := w.Drain(t.Context(), pool, insert)
 				require.NoError(t, err)
-				d, err := w.Table.Depth(t.Context(), pool)
-				require.NoError(t, err)
-				return d == inbox.Depth{}
+				return depth(t, pool) == inbox.Depth{}
 			}, 20*time.Second, 5*time.Millisecond, "%v", s)
 			for _, id := range ids {
 				require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM effects WHERE id = $1`, id), id)
 			}
-			require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM `+w.Table.Name+` WHERE state = 2`))
+			require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM inbox WHERE state = 2`))
 		})
 	}
 	require.Positive(t, settled)

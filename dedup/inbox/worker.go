@@ -153,7 +153,7 @@ func (w Worker) Drain(ctx context.Context, db dedup.DB, h Handler) (Stats, error
 func (w Worker) tell(ctx context.Context) func(a engine.Attempt, err error) {
 	return func(a engine.Attempt, err error) {
 		if w.Done != nil {
-			w.Done(ctx, message(a.Message), cmp.Or(wrapped("work", err), wrapped("handle", a.Err)))
+			w.Done(ctx, message(a.Msg), cmp.Or(wrapped("work", err), wrapped("handle", a.Err)))
 		}
 	}
 }

@@ -85,7 +85,7 @@ func (t Table) Purge(ctx context.Context, conn pg.Conn) (Purged, error) {
 // attempted tells the observer of an attempt.
 func (t Table) attempted(ctx context.Context, a Attempt) {
 	e := dedup.Event{
-		Source: a.Message.Source, Operation: a.Message.Operation, Code: pgerr.Code(a.Err),
+		Source: a.Msg.Source, Operation: a.Msg.Operation, Code: pgerr.Code(a.Err),
 		Waited: a.Waited, Held: a.Held,
 	}
 	switch {

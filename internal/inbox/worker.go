@@ -29,7 +29,7 @@ const (
 
 // Attempt is what a worker tells of an attempt.
 type Attempt struct {
-	Message      Message // without body and headers
+	Msg          Message // without body and headers
 	Result       Result
 	Waited, Held time.Duration
 	Err          error // the handler's; or that nothing is known of the COMMIT
@@ -56,7 +56,7 @@ func (w *Worker) Step(ctx context.Context) (a Attempt, found bool, err error) {
 	begun := time.Now()
 	token := rand.Int64N(1<<62) + 1
 	m, dead, err := w.claim(ctx, token)
-	a = Attempt{Message: m, Waited: time.Since(begun)}
+	a = Attempt{Msg: m, Waited: time.Since(begun)}
 	switch {
 	case err != nil || m.ID == "":
 		return a, false, err
@@ -67,7 +67,7 @@ func (w *Worker) Step(ctx context.Context) (a Attempt, found bool, err error) {
 	claimed := time.Now()
 	err = w.attempt(ctx, token, &a)
 	a.Held = time.Since(claimed)
-	a.Message.Body, a.Message.Headers = nil, nil
+	a.Msg.Body, a.Msg.Headers = nil, nil
 	return a, true, err
 }
 
@@ -96,7 +96,7 @@ func (w *Worker) claim(ctx context.Context, token int64) (m Message, dead bool, 
 
 // attempt handles a message that was claimed, and writes down what came of it.
 func (w *Worker) attempt(ctx context.Context, token int64, a *Attempt) error {
-	m := &a.Message
+	m := &a.Msg
 	tx, seq, err := w.begin(ctx, token, m)
 	if bad, ok := err.(*badRow); ok {
 		a.Err = bad.error
@@ -192,7 +192,7 @@ func (w *Worker) order(ctx context.Context, tx pg.OwnTx, m Message, seq, token i
 func (w *Worker) finish(ctx context.Context, tx pg.OwnTx, token int64, a *Attempt) error {
 	dctx, cancel := pg.Detached(ctx)
 	defer cancel()
-	m := a.Message
+	m := a.Msg
 	done := &pg.Stmt{SQL: w.SQL.finish, Args: append(m.name(), token), Dest: []any{new(int64)}}
 	stmts := []*pg.Stmt{done}
 	if m.Key != "" {
@@ -216,7 +216,7 @@ func (w *Worker) finish(ctx context.Context, tx pg.OwnTx, token int64, a *Attemp
 
 // failed writes down that an attempt has failed; unless it has been committed after all, which it then finds.
 func (w *Worker) failed(ctx context.Context, token int64, a *Attempt) error {
-	m := a.Message
+	m := a.Msg
 	e := end{wait: w.backoff(m.Attempt), class: classOf(a.Err), err: a.Err}
 	final := errors.Is(a.Err, ErrFinal) || errors.Is(a.Err, ErrMisuse)
 	switch {
@@ -250,7 +250,7 @@ func (w *Worker) failed(ctx context.Context, token int64, a *Attempt) error {
 func (w *Worker) settle(ctx context.Context, token int64, a *Attempt) error {
 	ctx, cancel := pg.Detached(ctx)
 	defer cancel()
-	s := &pg.Stmt{SQL: w.SQL.settle, Args: append(a.Message.name(), token), Dest: []any{new(int64)}}
+	s := &pg.Stmt{SQL: w.SQL.settle, Args: append(a.Msg.name(), token), Dest: []any{new(int64)}}
 	if err := w.Conn.Send(ctx, s); err != nil {
 		return fmt.Errorf("settle an attempt: %w", err)
 	}
@@ -311,6 +311,6 @@ func printable(err error) string {
 	if err == nil {
 		return ""
 	}
-	text := pg.WithoutDetail(err).Error()
+	text := fmt.Sprint(pg.WithoutDetail(err))
 	return strings.ReplaceAll(strings.ToValidUTF8(text[:min(len(text), maxError)], "?"), "\x00", "?")
 }
