@@ -34,16 +34,19 @@
 //
 // # States
 //
-//	        Store               handled
-//	nothing ------> waiting --------------> handled ----+
-//	                 |  ^ ^                    |        | Purge: the body after KeepBodies,
-//	         failed  |  | +-- Replay ----------+        | the rest after Keep
-//	                 +--+ |                    |        |
-//	                 |    +-- Replay -- dead   |        v
-//	  MaxAttempts    |                  ^ |    |      nothing
-//	  failed, or     +------------------+ | Discard     ^
-//	  ErrFinal                            v    |        |
-//	                               discarded --+--------+
+//	        Store            nil            Purge
+//	no row -------> waiting ------> handled ------> no row
+//	                |  ^ ^             |               ^
+//	         failed |  | +-- Replay ---+               |
+//	                +--+ |                             |
+//	                |    +-- Replay ---+               |
+//	                |                  |               |
+//	                +---------------> dead             |
+//	        the last attempt           | Discard       | Purge
+//	                                   v               |
+//	                               discarded ----------+
+//
+// Replay takes what is discarded to waiting, too.
 //
 //	from                      to         by               on condition that
 //	no row                    waiting    Store            the name is new
