@@ -16,7 +16,7 @@ type Observer interface {
 // Outcome is what became of a call. Its values fit a metric's label.
 type Outcome string
 
-// What can become of a call of package idem, and of a purge.
+// What can become of a call of package idem, of a message of package inbox, and of a purge.
 const (
 	Executed        Outcome = "executed"         // the effect ran; with Do, it stands when the caller commits
 	Duplicate       Outcome = "duplicate"        // the effect had run before
@@ -29,6 +29,9 @@ const (
 	Unsettled       Outcome = "unsettled"        // an earlier attempt was interrupted, and the provider may have forgotten it: look there
 	Unknown         Outcome = "unknown"          // COMMIT was not answered, and the answer could not be found out
 	Failed          Outcome = "failed"           // anything else: the effect's own error, the server's, a lost connection, a panic
+
+	Stored     Outcome = "stored" // an inbox has stored a message
+	DeadLetter Outcome = "dead"   // a message of an inbox had its last attempt
 
 	Purged      Outcome = "purge"        // a purge, or Maintain, ended, or left the work to another one that was running
 	PurgeFailed Outcome = "purge_failed" // a purge, or Maintain, ended early, by an error or the end of its context

@@ -1,0 +1,239 @@
+package inbox_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/dedup/inbox"
+	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/pgtest"
+)
+
+// A worker whose connection is cut at any message of the protocol, in either direction, before or behind it, handles
+// each message once, in order; what it told is true.
+func TestCutAnywhere(t *testing.T) {
+	t.Parallel()
+	pool := migrated(t)
+	prepared := func(t *testing.T) (inbox.Worker, []string) {
+		w := quick()
+		w.Lease = 20 * time.Millisecond
+		all, ids := numbered("k", 2)
+		execSQL(t, pool, `TRUNCATE inbox, effects`)
+		store(t, pool, append(all, msg("", "free"))...)
+		return w, append(ids, "free")
+	}
+	counted := &faultconn.Script{}
+	w, _ := prepared(t)
+	_, err := w.Drain(t.Context(), watched(t, pool, counted), insert)
+	require.NoError(t, err)
+	type cut struct {
+		from faultconn.Side
+		n    int
+		mode faultconn.Mode
+	}
+	var cuts []cut
+	for _, from := range []faultconn.Side{faultconn.Frontend, faultconn.Backend} {
+		for n := 1; n <= counted.Count(from); n++ {
+			cuts = append(cuts, cut{from, n, faultconn.DropBefore})
+			if from == faultconn.Frontend {
+				cuts = append(cuts, cut{from, n, faultconn.DropReply})
+			}
+		}
+	}
+	t.Logf("%d cuts", len(cuts))
+	settled := 0
+	for _, c := range cuts {
+		t.Run(fmt.Sprintf("%v %d %v", c.from, c.n, c.mode), func(t *testing.T) {
+			w, ids := prepared(t)
+			s := &faultconn.Script{From: c.from, N: c.n, Mode: c.mode}
+			told := map[string]int{}
+			w.Done = func(_ context.Context, m inbox.Message, err error) {
+				if err == nil {
+					told[m.ID]++
+				}
+			}
+			broken := watched(t, pool, s)
+			for range 3 {
+				_, _ = w.Drain(context.Background(), broken, insert)
+			}
+			require.Equal(t, 1, s.Hits(), "%v", s)
+			settled += len(told)
+			require.Eventually(t, func() bool {
+				_, err := w.Drain(t.Context(), pool, insert)
+				require.NoError(t, err)
+				return depth(t, pool) == inbox.Depth{}
+			}, 20*time.Second, 5*time.Millisecond, "%v", s)
+			for _, id := range ids {
+				require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM effects WHERE id = $1`, id), id)
+			}
+			require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM inbox WHERE state = 2`))
+		})
+	}
+	require.Positive(t, settled)
+}
+
+// The COMMIT of a completion that is not answered is settled: where it took place the message is handled, and where
+// not it comes again, at once or when the server has ended the session that holds it.
+func TestLostCommit(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]faultconn.Mode{"not sent": faultconn.DropBefore, "not answered": faultconn.DropReply} {
+		for _, key := range []string{"", "k"} {
+			pool := migrated(t)
+			all := []inbox.Message{msg(key, "1"), msg(key, "2")}
+			store(t, pool, all...)
+			s := &faultconn.Script{When: faultconn.Commit, Mode: mode}
+			o := &observer{}
+			w := quick()
+			w.Table.Observer = o
+			stats, err := w.Drain(t.Context(), watched(t, pool, s), insert)
+			require.Equal(t, 1, s.Hits(), name)
+			if mode == faultconn.DropReply {
+				require.NoError(t, err)
+				require.Equal(t, inbox.Stats{Handled: 2}, stats)
+				require.Equal(t, []dedup.Outcome{dedup.Executed, dedup.Executed}, o.whats())
+			} else {
+				require.Error(t, err)
+				require.Equal(t, inbox.Stats{Handled: 2, Failed: 1}, stats)
+				require.Equal(t, []dedup.Outcome{dedup.Failed, dedup.Executed, dedup.Executed}, o.whats())
+			}
+			require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM effects`), name)
+			require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM inbox WHERE state = 2`), name)
+		}
+	}
+}
+
+// A COMMIT of unknown outcome, with the server out of reach: it is an error, and said to be unknown. Whoever looks
+// later finds what there is.
+func TestUnknownCommit(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []faultconn.Mode{faultconn.DropBefore, faultconn.DropReply} {
+		pool := migrated(t)
+		store(t, pool, msg("", "1"))
+		s := &faultconn.Script{When: faultconn.Commit, Mode: mode, Refuse: true}
+		o := &observer{}
+		w := inbox.Worker{Table: inbox.Table{Observer: o}, Lease: time.Millisecond}
+		_, err := w.Drain(t.Context(), watched(t, pool, s), insert)
+		require.ErrorContains(t, err, "unknown")
+		require.Equal(t, []dedup.Outcome{dedup.Unknown}, o.whats())
+		require.Eventually(t, func() bool {
+			_, err := inbox.Worker{}.Drain(t.Context(), pool, insert)
+			require.NoError(t, err)
+			return count(t, pool, `SELECT count(*) FROM inbox WHERE state = 2`) == 1
+		}, 20*time.Second, 5*time.Millisecond)
+		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM effects`))
+		s.Release()
+	}
+}
+
+// Sessions of workers are killed at random, from the server's side, while messages are stored and come again: each has
+// one effect, and order holds.
+func TestKilledSessions(t *testing.T) {
+	t.Parallel()
+	const keys, each = 4, 30
+	pool := migrated(t)
+	cfg := pool.Config().Copy()
+	cfg.ConnConfig.RuntimeParams["application_name"] = "worker"
+	workers := pgtest.PoolConfig(t, cfg)
+	execSQL(t, pool, `CREATE TABLE sequence (n bigint GENERATED ALWAYS AS IDENTITY, key text, id text)`)
+	want := map[string][]string{}
+	for k := range keys {
+		messages, ids := numbered(fmt.Sprint("k", k), each)
+		want[messages[0].Key] = ids
+		store(t, pool, messages...)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		w := quick()
+		w.Workers, w.Poll, w.Lease, w.MaxAttempts = 4, time.Millisecond, 20*time.Millisecond, 1000
+		ended <- w.Run(ctx, workers, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+			_, err := tx.Exec(ctx, `INSERT INTO sequence (key, id) VALUES ($1::text, $2::text)`, m.Key, m.ID)
+			return err
+		})
+	}()
+	kills := 0
+	deadline := time.Now().Add(50 * time.Second)
+	for count(t, pool, `SELECT count(*) FROM inbox WHERE state <> 2`) > 0 && time.Now().Before(deadline) {
+		if kills < 40 {
+			kills += count(t, pool, `
+				SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity
+				 WHERE datname = current_database() AND application_name = 'worker' ORDER BY random() LIMIT 1) AS a`)
+		}
+		again(t, pool, msg("k0", want["k0"][kills%each]))
+		time.Sleep(10 * time.Millisecond)
+	}
+	stop()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.Greater(t, kills, 5)
+	t.Logf("%d sessions were killed; %d attempts were made", kills, count(t, pool, `SELECT sum(attempt) FROM inbox`))
+	rows, err := pool.Query(t.Context(), `SELECT key, array_agg(id ORDER BY n) FROM sequence GROUP BY key`)
+	require.NoError(t, err)
+	got := map[string][]string{}
+	var key string
+	var ids []string
+	_, err = pgx.ForEachRow(rows, []any{&key, &ids}, func() error { got[key] = append([]string{}, ids...); return nil })
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
+// A database that comes back from a dump that was made while messages were being handled: everything is handled, and
+// what had been handled then is a duplicate. The numbers begin again, as where only the rows were restored.
+func TestRestored(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := migrated(t)
+	all, ids := numbered("k", 4)
+	store(t, pool, append(all, msg("", "free"))...)
+	w := quick()
+	w.Lease = 50 * time.Millisecond
+	stopped, stop := context.WithCancel(ctx)
+	_, err := w.Drain(ctx, pool, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		if m.ID == ids[1] {
+			// The dump: what is committed now, the claim of this message as well.
+			execSQL(t, pool, `CREATE TABLE dump AS SELECT * FROM inbox`)
+			stop()
+		}
+		return insert(ctx, tx, m)
+	})
+	require.NoError(t, err)
+	<-stopped.Done()
+	execSQL(t, pool, `TRUNCATE inbox RESTART IDENTITY`)
+	execSQL(t, pool, `INSERT INTO inbox OVERRIDING SYSTEM VALUE SELECT * FROM dump`)
+	handled := count(t, pool, `SELECT count(*) FROM inbox WHERE state = 2`)
+	require.Positive(t, handled)
+	require.Positive(t, count(t, pool, `SELECT count(*) FROM inbox WHERE token IS NOT NULL AND state = 1`))
+	execSQL(t, pool, `DELETE FROM effects WHERE id NOT IN (SELECT message_id FROM inbox WHERE state = 2)`)
+	again(t, pool, all[0])
+	store(t, pool, msg("k", "new"), msg("", "new, free"))
+	require.Eventually(t, func() bool {
+		_, err := w.Drain(ctx, pool, insert)
+		require.NoError(t, err)
+		return depth(t, pool) == inbox.Depth{}
+	}, 20*time.Second, 5*time.Millisecond)
+	require.Equal(t, 7, count(t, pool, `SELECT count(*) FROM effects`))
+	require.Equal(t, 7, count(t, pool, `SELECT count(DISTINCT id) FROM effects`))
+}
+
+// Nothing is marked before the handler has ended: not the name, of which a redelivery is told, nor the message, which
+// others that look see as waiting.
+func TestNothingIsMarkedBefore(t *testing.T) {
+	t.Parallel()
+	pool := migrated(t)
+	store(t, pool, msg("", "1"))
+	look := func(db *pgxpool.Pool) {
+		require.Equal(t, 1, count(t, db, `SELECT count(*) FROM inbox WHERE state = 1 AND finished_at IS NULL`))
+	}
+	drain(t, pool, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		look(pool)
+		defer look(pool)
+		return insert(ctx, tx, m)
+	})
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM inbox WHERE state = 2`))
+}

@@ -1,0 +1,73 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/pgerr"
+)
+
+// What a handler's failure can be, besides an error of its own.
+var (
+	ErrFinal  = errors.New("no retry can help")
+	ErrPanic  = errors.New("the handler panicked")
+	ErrMisuse = errors.New("the handler has broken its contract")
+
+	errExit = errors.New("the handler ended its goroutine")
+)
+
+// handle calls fn for a message whose transaction is tx. A nil error says that tx can be committed.
+func handle(ctx context.Context, tx pg.OwnTx, mark int64, m Message, fn Handler) error {
+	err := call(ctx, tx, m, fn)
+	state := tx.Check(ctx, mark)
+	switch {
+	case errors.Is(state, pg.ErrTxEnded) && err != nil:
+		return fmt.Errorf("%w: it ended the transaction in SQL text, and returned: %w", ErrMisuse, err)
+	case err != nil || state == nil:
+		return err
+	case errors.Is(state, pg.ErrLost), errors.Is(state, pg.ErrCanceled), errors.Is(state, pg.ErrNoAnswer):
+		return state
+	}
+	return fmt.Errorf("%w: it returned nil, and %w", ErrMisuse, state)
+}
+
+// call calls fn in a goroutine of its own, so that one that ends its goroutine (t.FailNow) does not end the worker.
+func call(ctx context.Context, tx pg.Tx, m Message, fn Handler) error {
+	done := make(chan error, 1)
+	go func() {
+		err := errExit
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("%w: %v\n%s", ErrPanic, p, debug.Stack())
+			}
+			done <- err
+		}()
+		err = fn(ctx, tx, m)
+	}()
+	return <-done
+}
+
+// Classes of errors, where the server gave no SQLSTATE.
+const (
+	classError   = "error"
+	classPanic   = "panic"
+	classMisuse  = "misuse"
+	classTimeout = "timeout"
+)
+
+func classOf(err error) string {
+	switch code := pgerr.Code(err); {
+	case errors.Is(err, ErrMisuse):
+		return classMisuse
+	case errors.Is(err, ErrPanic):
+		return classPanic
+	case code != "":
+		return code
+	case errors.Is(err, context.DeadlineExceeded):
+		return classTimeout
+	}
+	return classError
+}
