@@ -18,13 +18,14 @@ var (
 
 // recorder is the http.ResponseWriter of one run of the handler. It has no Unwrap: nothing may get past it.
 type recorder struct {
+	outer  http.Header // as it was before the handler
 	live   http.Header // as the handler sees it
 	header http.Header // as it was when the status was written
 	status int
 	body   bytes.Buffer
 }
 
-func newRecorder(outer http.Header) *recorder { return &recorder{live: outer.Clone()} }
+func newRecorder(outer http.Header) *recorder { return &recorder{outer: outer, live: outer.Clone()} }
 
 // Header implements http.ResponseWriter.
 func (w *recorder) Header() http.Header {
@@ -77,6 +78,7 @@ type answer struct {
 	header  http.Header
 	trailer http.Header
 	body    []byte
+	encoded bool // by the handler: Content-Encoding is its own, and not of what stands outside
 }
 
 // answer ends the recording.
@@ -85,8 +87,10 @@ func (w *recorder) answer() *answer {
 		w.WriteHeader(http.StatusOK)
 	}
 	a := &answer{status: w.status, header: w.header, trailer: http.Header{}, body: w.body.Bytes()}
+	encoding := a.header.Values("Content-Encoding")
+	a.encoded = len(encoding) > 0 && !slices.Equal(encoding, w.outer.Values("Content-Encoding"))
 	// What net/http would find out of the body's beginning: so a replay has it, and whatever stands outside.
-	if _, set := a.header["Content-Type"]; !set && len(a.body) > 0 && a.header.Get("Content-Encoding") == "" {
+	if _, set := a.header["Content-Type"]; !set && len(a.body) > 0 && !a.encoded {
 		a.header.Set("Content-Type", http.DetectContentType(a.body))
 	}
 	a.header.Del("Content-Length") // net/http counts what is sent

@@ -24,8 +24,8 @@ func (c *Config) keep(a *answer) stored {
 			size += len(name) + len(v) + 16
 		}
 	}
-	// A body in an encoding is of no use without the header that says so, which is another client's.
-	if len(a.body) > c.MaxResponse || a.header.Get("Content-Encoding") != "" || size > dedup.MaxValueBytes/4*3-1024 {
+	// An encoding is what one client accepts, and its body is of no use without the header that says so.
+	if len(a.body) > c.MaxResponse || a.encoded || size > dedup.MaxValueBytes/4*3-1024 {
 		return stored{Status: a.status, Lost: true}
 	}
 	s.Body = a.body
