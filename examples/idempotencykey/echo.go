@@ -6,8 +6,8 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// withEcho puts the whole server behind the middleware. Why not echo.WrapMiddleware: echo writes the answer to an error that
-// a handler returns only after the middleware, which would have committed an empty 200.
+// withEcho puts the whole server behind the middleware. Why not echo.WrapMiddleware: echo writes the answer to an
+// error that a handler returns only after the middleware, which would have committed an empty 200.
 func withEcho(once func(http.Handler) http.Handler) http.Handler {
 	e := echo.New()
 	e.POST("/payments", func(c echo.Context) error {
