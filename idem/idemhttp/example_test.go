@@ -83,7 +83,8 @@ func ExampleNew() {
 		}
 		tx, _ := idemhttp.Tx(r.Context())
 		var id int
-		err = tx.QueryRow(r.Context(), `INSERT INTO payments (cents) VALUES ($1::text::int) RETURNING id`, string(cents)).Scan(&id)
+		const insert = `INSERT INTO payments (cents) VALUES ($1::text::int) RETURNING id`
+		err = tx.QueryRow(r.Context(), insert, string(cents)).Scan(&id)
 		if err != nil {
 			idemhttp.Fail(r.Context(), err) // a conflict runs the handler again
 			http.Error(w, "try again", http.StatusInternalServerError)
