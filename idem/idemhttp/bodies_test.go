@@ -89,10 +89,16 @@ func (b *bench) raw(srv *httptest.Server, request string, done bool) *http.Respo
 	return resp
 }
 
-// counted is a body without an end.
+// counted is a body of 10 MB that does not say so, and counts what is read of it.
 type counted struct{ n int }
 
-func (c *counted) Read(p []byte) (int, error) { c.n += len(p); return len(p), nil }
+func (c *counted) Read(p []byte) (int, error) {
+	if c.n >= 10<<20 {
+		return 0, io.EOF
+	}
+	c.n += len(p)
+	return len(p), nil
+}
 
 // Of a body that is too large no more is read than may be held; and nothing is allocated for what is only announced.
 func TestBodyIsBounded(t *testing.T) {
