@@ -39,8 +39,9 @@
 //	COMMIT failed               500, or 503 with Retry-After; nothing is kept
 //	COMMIT was not answered     503 with Retry-After, and the problem "unknown"; a retry gets the right answer
 //
-// A request that waits runs the handler where the one before it is rolled back. Answers of the middleware's own are
-// application/problem+json (RFC 9457). Their statuses are those of [idem.HTTPStatus].
+// A request that waits runs the handler where the one before it is rolled back. While it waits it holds a connection.
+// Answers of the middleware's own are application/problem+json (RFC 9457). Their statuses are those of
+// [idem.HTTPStatus].
 //
 // # What is kept
 //

@@ -115,7 +115,7 @@ func Run(ctx context.Context, t Target) Report {
 		case errors.As(err, &not):
 			res.Verdict, res.Detail = NotRun, not.why
 		case err != nil:
-			res.Verdict, res.Detail = Fail, err.Error()
+			res.Verdict, res.Detail = Fail, fmt.Sprint(err)
 		}
 		report = append(report, res)
 	}
