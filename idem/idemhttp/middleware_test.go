@@ -96,12 +96,12 @@ func TestScope(t *testing.T) {
 		}
 		b.wants(n, n, n)
 		for path, status := range map[string]int{
-			"/a?y=2&x=1&x=3": 200, // the names in another order
-			"/a?x=3&y=2&x=1": 422, // values of one name in another order
-			"/a?x=1&y=2":     422,
-			"/a":             422,
-			"/a/1":           422, // another path of the same route
-			"/a?x=1;y=2&x=3": 422,
+			"/a?y=2&x=1&x=3":   200, // the names in another order
+			"/a?x=3&y=2&x=1":   422, // values of one name in another order
+			"/a?x=1&y=2":       422,
+			"/a":               422,
+			"/a/1?x=1&y=2&x=3": 422, // another path of the same route
+			"/a?x=1;y=2&x=3":   422,
 		} {
 			got, err := b.send(srv.Client(), http.MethodPost, srv.URL+path, "k", strings.NewReader("b"))
 			require.NoError(t, err)
