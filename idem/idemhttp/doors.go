@@ -1,0 +1,142 @@
+package idemhttp
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/idem/idemsql"
+)
+
+// New returns the middleware over pgx. once holds the settings of the database; its MaxWait of 0 means one second here,
+// and a negative one waits for as long as the request lasts. An error means that c is wrong.
+//
+// The middleware is safe for concurrent use where db is. Each wrapped handler may serve any number of routes.
+func New(db idem.DB, once idem.Once, c Config) (func(http.Handler) http.Handler, error) {
+	once.MaxWait = or(once.MaxWait, defaultMaxWait)
+	return wrapper(c, door{
+		run: func(ctx context.Context, key idem.Key, fn effect) (stored, idem.Outcome, error) {
+			return idem.Returning[stored]{Once: once}.Run(ctx, db, key, func(ctx context.Context, tx pgx.Tx) (stored, error) {
+				return fn(ctx, &request{key: key, pgx: tx})
+			})
+		},
+		call: func(ctx context.Context, key idem.Key, fn effect) (stored, idem.Outcome, error) {
+			r := &request{key: key}
+			return idem.Call[stored]{
+				Once: once, Lease: c.Lease, Remembers: c.Remembers,
+				Send: func(ctx context.Context, _ string) (stored, error) { return fn(ctx, r) },
+				Apply: func(ctx context.Context, tx pgx.Tx, _ stored) error {
+					if r.then == nil {
+						return nil
+					}
+					return r.then(context.WithValue(ctx, requestKey{}, &request{key: key, pgx: tx}))
+				},
+			}.Run(ctx, db, key)
+		},
+	})
+}
+
+// NewSQL returns the middleware over database/sql; else it is as [New].
+func NewSQL(db idemsql.DB, once idemsql.Once, c Config) (func(http.Handler) http.Handler, error) {
+	once.MaxWait = or(once.MaxWait, defaultMaxWait)
+	return wrapper(c, door{
+		run: func(ctx context.Context, key idem.Key, fn effect) (stored, idem.Outcome, error) {
+			return idemsql.Returning[stored]{Once: once}.Run(ctx, db, key,
+				func(ctx context.Context, tx idemsql.Tx) (stored, error) {
+					return fn(ctx, &request{key: key, sql: tx})
+				})
+		},
+		call: func(ctx context.Context, key idem.Key, fn effect) (stored, idem.Outcome, error) {
+			r := &request{key: key}
+			return idemsql.Call[stored]{
+				Once: once, Lease: c.Lease, Remembers: c.Remembers,
+				Send: func(ctx context.Context, _ string) (stored, error) { return fn(ctx, r) },
+				Apply: func(ctx context.Context, tx idemsql.Tx, _ stored) error {
+					if r.then == nil {
+						return nil
+					}
+					return r.then(context.WithValue(ctx, requestKey{}, &request{key: key, sql: tx}))
+				},
+			}.Run(ctx, db, key)
+		},
+	})
+}
+
+// door is a way to the database.
+type door struct {
+	run, call func(ctx context.Context, key idem.Key, fn effect) (stored, idem.Outcome, error)
+}
+
+// effect runs the handler.
+type effect func(ctx context.Context, r *request) (stored, error)
+
+// request is what the handler's context holds.
+type request struct {
+	key   idem.Key
+	pgx   pgx.Tx
+	sql   idemsql.Tx
+	then  func(ctx context.Context) error
+	cause error // what Fail was told
+}
+
+type requestKey struct{}
+
+func requestOf(ctx context.Context) *request {
+	r, _ := ctx.Value(requestKey{}).(*request)
+	return r
+}
+
+// Tx returns the transaction in which the handler of a request runs. It is committed with the key and the response, or
+// not at all; the handler does not end it. ok is false outside of the middleware of [New], for a method that needs no
+// key, and in the reserving form outside of [Then].
+func Tx(ctx context.Context) (tx pgx.Tx, ok bool) {
+	if r := requestOf(ctx); r != nil && r.pgx != nil {
+		return r.pgx, true
+	}
+	return nil, false
+}
+
+// SQLTx is [Tx] for the middleware of [NewSQL].
+func SQLTx(ctx context.Context) (tx idemsql.Tx, ok bool) {
+	if r := requestOf(ctx); r != nil && r.sql != nil {
+		return r.sql, true
+	}
+	return nil, false
+}
+
+// Key returns the key of a request. In the reserving form the handler passes Key.External() to the provider. ok is
+// false outside of the middleware, and for a method that needs no key.
+func Key(ctx context.Context) (key idem.Key, ok bool) {
+	if r := requestOf(ctx); r != nil {
+		return r.key, true
+	}
+	return idem.Key{}, false
+}
+
+// Fail tells the middleware what made the handler answer with an error. Whatever the response, nothing is kept and
+// what was written is rolled back.
+//
+//   - Where err is a conflict with another transaction (40001, 40P01) or a lost connection, the response is thrown
+//     away, and the handler runs again in a new transaction. Without Fail such an error is the handler's own 500.
+//   - In the reserving form an error marked by idem.Unsent or idem.Final has the meaning that it has for
+//     [idem.Call].Send.
+//
+// A response below 400 is not sent after Fail, for it would be untrue: 500 is. Outside of the middleware Fail does
+// nothing.
+func Fail(ctx context.Context, err error) {
+	if r := requestOf(ctx); r != nil && err != nil {
+		r.cause = err
+	}
+}
+
+// Then sets, in the reserving form, what is written to the database when the response is: fn runs after the handler,
+// in the transaction that settles the key, which it gets by [Tx] or [SQLTx] from its ctx. It may run more than once.
+// It does not run where the response is not one of [Commit]. An error of fn leaves the key to the next request, and is
+// answered with 500. In the other form, and outside of the middleware, Then does nothing.
+func Then(ctx context.Context, fn func(ctx context.Context) error) {
+	if r := requestOf(ctx); r != nil {
+		r.then = fn
+	}
+}

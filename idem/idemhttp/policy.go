@@ -1,0 +1,50 @@
+package idemhttp
+
+import "net/http"
+
+// Fate is what becomes of what a handler wrote, and of its response.
+type Fate uint8
+
+const (
+	// Discard rolls back what the handler wrote, and keeps nothing: the response is sent, and a retry runs the handler.
+	Discard Fate = iota
+	// Commit commits what the handler wrote, with the key and the response.
+	Commit
+	// Refuse rolls back what the handler wrote, and keeps the key and the response alone: a refusal has no effect, and a
+	// retry gets the same one. It takes a second transaction. Where another request with the key commits before that, its
+	// response is sent.
+	Refuse
+)
+
+// DefaultPolicy commits 2xx and 3xx. It refuses the 4xx that the request alone decides. It discards all others: those
+// that time, a rival or another login may change (401, 407, 408, 409, 421, 423, 424, 425, 429), 1xx and 5xx.
+func DefaultPolicy(status int) Fate {
+	switch {
+	case never(status):
+		return Discard
+	case status < 400:
+		return Commit
+	}
+	switch status {
+	case http.StatusProxyAuthRequired, http.StatusMisdirectedRequest, http.StatusLocked, http.StatusFailedDependency,
+		http.StatusTooEarly:
+		return Discard
+	}
+	return Refuse
+}
+
+// never reports whether a response with this status is never kept, whatever the policy.
+func never(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return true
+	}
+	return status < 200 || status >= 500
+}
+
+func (c *Config) fate(status int) Fate {
+	if never(status) {
+		return Discard
+	}
+	return c.Policy(status)
+}
