@@ -9,8 +9,9 @@ import (
 
 // GitHub is the [Provider] of webhooks by GitHub. Secrets is needed.
 //
-//   - ID: the header X-GitHub-Delivery, unique for each event. It stays the same when the event is delivered again. That
-//     an organization's hook and a repository's give one event the same id is not promised: let one of them be enough.
+//   - ID: the header X-GitHub-Delivery, unique for each event. It stays the same when the event is delivered again.
+//     That an organization's hook and a repository's give one event the same id is not promised: let one of them be
+//     enough.
 //   - Retries: none. By hand or by the API, within 3 days. What got no 2xx within 10 seconds (30 on an Enterprise
 //     Server) is lost unless somebody looks at the deliveries, and asks for it. Retention: at least 3 days.
 //   - Order: none is promised, and Event.Time is zero: no field holds for all types. Use the object's own updated_at.

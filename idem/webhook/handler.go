@@ -162,9 +162,9 @@ func (h Handler) read(w http.ResponseWriter, r *http.Request, sender Sender) ([]
 		w.Header().Set("Connection", "close") // the rest is not worth reading
 		return nil, errTooLarge
 	}
-	// Where the server has no such thing, its own limits hold.
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(or(h.ReadTimeout, defaultReadTimeout)))
+	// Where the server has no such thing, its own limits hold. The Sink has time of its own: net/http takes the limit away
+	// at the end of the body.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(or(h.ReadTimeout, defaultReadTimeout)))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -174,8 +174,6 @@ func (h Handler) read(w http.ResponseWriter, r *http.Request, sender Sender) ([]
 		w.Header().Set("Connection", "close")
 		return nil, errBody
 	}
-	// Else it would end the request's context while the Sink works.
-	_ = control.SetReadDeadline(time.Time{})
 	return body, nil
 }
 

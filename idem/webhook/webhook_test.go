@@ -51,8 +51,8 @@ type sender struct {
 	// signature names the header of the signature; stamped says that a time is signed, too.
 	signature string
 	stamped   bool
-	// several says that one header can hold several signatures.
-	several bool
+	// another is one signature more, for a header that can hold several.
+	another string
 }
 
 func raw(secret string) []byte {
@@ -92,7 +92,7 @@ var senders = []sender{
 			}
 			return header("Stripe-Signature", value+",v0=00")
 		},
-		signature: "Stripe-Signature", stamped: true, several: true,
+		signature: "Stripe-Signature", stamped: true, another: ",v1=00",
 	},
 	{
 		name:     "github",
@@ -149,7 +149,7 @@ func standardSender(
 			}
 			return header(names+"id", id, names+"timestamp", t, names+"signature", value)
 		},
-		signature: names + "signature", stamped: true, several: true,
+		signature: names + "signature", stamped: true, another: " v1,AAAA",
 	}
 }
 
