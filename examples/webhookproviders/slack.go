@@ -31,7 +31,7 @@ type Slack struct {
 
 // Sender implements webhook.Provider.
 func (s Slack) Sender() webhook.Sender {
-	return webhook.Sender{Source: "slack", Resends: 24 * time.Hour, Dated: true}
+	return webhook.Sender{Source: "slack", Resends: 24 * time.Hour}
 }
 
 // Validate reports a missing secret.

@@ -75,6 +75,7 @@ func TestAnswers(t *testing.T) {
 		"expired":              {fixed{event: made}, wrapped(idem.ErrExpired), 422, ""},
 		"from the future":      {fixed{event: made}, wrapped(idem.ErrFuture), 503, ""},
 		"nested":               {fixed{event: made}, wrapped(idem.ErrNested), 500, ""},
+		"key of the effect's":  {fixed{event: made}, &idem.KeyError{Role: "key", Problem: "is empty"}, 500, ""},
 		"final":                {fixed{event: made}, &idem.FinalError{}, 422, ""},
 		"the effect's own":     {fixed{event: made}, errors.New("secret"), 500, ""},
 		"conflict":             {fixed{event: made}, wrapped(&pgconn.PgError{Code: "40001"}), 503, "1"},

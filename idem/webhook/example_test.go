@@ -2,7 +2,11 @@ package webhook_test
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -93,6 +97,57 @@ func Example() {
 	// invoice.paid duplicate <nil>
 	// 200
 	// 1 paid <nil>
+}
+
+// acme signs the time and the body, each with the same secret; only needed here.
+type acme struct{ secret []byte }
+
+// Sender says what Acme's documentation says: the source of the keys, and for how long they are needed.
+func (acme) Sender() webhook.Sender {
+	return webhook.Sender{Source: "acme", Resends: 7 * 24 * time.Hour}
+}
+
+// Verify looks at the signature first, and into the body afterwards.
+func (a acme) Verify(r *http.Request, body []byte, at time.Time) (webhook.Event, error) {
+	stamp := r.Header.Get("Acme-Time")
+	h := hmac.New(sha256.New, a.secret)
+	h.Write([]byte(stamp + "\n"))
+	h.Write(body)
+	if !hmac.Equal([]byte(hex.EncodeToString(h.Sum(nil))), []byte(r.Header.Get("Acme-Signature"))) {
+		return webhook.Event{}, webhook.ErrSignature
+	}
+	if t, err := time.Parse(time.RFC3339, stamp); err != nil || at.Sub(t).Abs() > 5*time.Minute {
+		return webhook.Event{}, webhook.ErrStale
+	}
+	var e struct{ ID, Kind string }
+	if err := json.Unmarshal(body, &e); err != nil {
+		return webhook.Event{}, webhook.ErrMalformed
+	}
+	return webhook.Event{ID: e.ID, Type: e.Kind}, nil
+}
+
+// A provider of your own: two methods.
+func ExampleProvider() {
+	pool, done := examplePool(context.Background())
+	defer done()
+	secret := []byte("acme's secret")
+	h := webhook.Handler{
+		Provider: acme{secret},
+		Endpoint: "book-payment",
+		Sink: webhook.Effect{DB: pool, Fn: func(ctx context.Context, tx pgx.Tx, e webhook.Event) error {
+			_, err := tx.Exec(ctx, `INSERT INTO paid (invoice) VALUES ($1)`, e.ID)
+			return err
+		}},
+	}
+	const body = `{"id":"1","kind":"paid"}`
+	send := func(signWith []byte) int {
+		stamp := time.Now().Format(time.RFC3339)
+		r := httptest.NewRequest(http.MethodPost, "/acme", strings.NewReader(body))
+		r.Header = header("Acme-Time", stamp, "Acme-Signature", hex.EncodeToString(mac(signWith, stamp, "\n", body)))
+		return answer(h, r).Code
+	}
+	fmt.Println(send(secret), send(secret), send([]byte("another")))
+	// Output: 200 200 401
 }
 
 // The same on database/sql: a Sink of three lines.

@@ -79,8 +79,7 @@ func (h Handler) Validate() error {
 	}
 	scope := idem.Scope{Source: h.Provider.Sender().Source, Operation: h.Endpoint}
 	if err := scope.Key("x").Validate(); err != nil {
-		// Not wrapped, for it would look like the fault of an event.
-		return fmt.Errorf("webhook: the operation is Handler.Endpoint: %v", err)
+		return fmt.Errorf("webhook: the operation is Handler.Endpoint: %w", err)
 	}
 	return nil
 }
@@ -134,7 +133,7 @@ func (h Handler) deliver(w http.ResponseWriter, r *http.Request) (Event, idem.Ou
 	}
 	key := keyOf(sender, h.Endpoint, e)
 	if err := key.Validate(); err != nil {
-		return e, 0, err
+		return e, 0, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	// A sender that hangs up has not withdrawn the event.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), or(h.Timeout, defaultTimeout))
@@ -179,7 +178,6 @@ func (h Handler) read(w http.ResponseWriter, r *http.Request, sender Sender) ([]
 
 // status returns the answer to a delivery that ended with err.
 func status(err error) int {
-	var key *idem.KeyError
 	var final *idem.FinalError
 	switch {
 	case err == nil:
@@ -192,7 +190,7 @@ func status(err error) int {
 		return http.StatusServiceUnavailable
 	case errors.Is(err, ErrSignature), errors.Is(err, ErrStale):
 		return http.StatusUnauthorized
-	case errors.Is(err, ErrMalformed), errors.As(err, &key), errors.As(err, &final),
+	case errors.Is(err, ErrMalformed), errors.As(err, &final),
 		errors.Is(err, idem.ErrPayloadMismatch), errors.Is(err, idem.ErrExpired):
 		return http.StatusUnprocessableEntity
 	case errors.Is(err, idem.ErrFuture), idem.Retryable(err):

@@ -39,13 +39,18 @@ type Stripe struct {
 	// A type moves in or out of the list by a change of its keys: events that are delivered before and after it run
 	// twice. Its keys carry no time, so a table of layout dedup.Weekly cannot hold them.
 	ByObject []string
+
+	// Dated lets keys carry "created" (idem.Key.OccurredAt), as a table of layout dedup.Weekly needs. Then an event that
+	// was made before the table's retention is refused with a 422, also where it was never processed. Without it an
+	// event whose key was purged would run again; but it takes a retention that is shorter than Stripe resends for.
+	Dated bool
 }
 
 var errNoObject = errors.New("webhook: an event of a type in Stripe.ByObject has no object with an id")
 
 // Sender returns Stripe's facts; the source is "stripe".
 func (s Stripe) Sender() Sender {
-	return Sender{Source: "stripe", Resends: dedup.StripeResends, Dated: true}
+	return Sender{Source: "stripe", Resends: dedup.StripeResends, Dated: s.Dated}
 }
 
 // Validate reports a missing secret.
