@@ -1,0 +1,54 @@
+package webhook
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgonce/pgonce/idem"
+)
+
+// Sink takes events. [Effect] is one; one that stores them, to work later, is another.
+type Sink interface {
+	// Accept returns nil when the event is safe: its effect is committed, by this call or by an earlier one for the same
+	// key, or whatever will bring it about is. The Handler answers 200 then; for errors see the package documentation.
+	// One of idem's counts as there, also wrapped. ErrMalformed is a 422, for an event that no retry can make better; of
+	// one that a new version of the program might understand, return an error of your own, for a 500. ctx ends after the
+	// Handler's Timeout. It is called by several goroutines at once, for one key, too.
+	Accept(ctx context.Context, key idem.Key, e Event) (idem.Outcome, error)
+}
+
+// SinkFunc is a function as a [Sink].
+type SinkFunc func(ctx context.Context, key idem.Key, e Event) (idem.Outcome, error)
+
+// Accept calls f.
+func (f SinkFunc) Accept(ctx context.Context, key idem.Key, e Event) (idem.Outcome, error) {
+	return f(ctx, key, e)
+}
+
+// Effect is the [Sink] that runs Fn once for each event, in a transaction that also holds the event's key. DB and Fn
+// are needed. See idem.Run for what it does on a duplicate, a concurrent one, and on each error.
+type Effect struct {
+	DB   idem.DB
+	Once idem.Once // the table, MaxWait, and so on
+
+	// Fn makes the effect, in tx. It may run more than once, and only its last run is committed. An error of it rolls
+	// back; the sender gets a 500, and repeats. Of an event that does not matter to Fn it returns nil.
+	Fn func(ctx context.Context, tx pgx.Tx, e Event) error
+}
+
+// Accept runs Fn, if the event is new.
+func (f Effect) Accept(ctx context.Context, key idem.Key, e Event) (idem.Outcome, error) {
+	return f.Once.Run(ctx, f.DB, key, func(ctx context.Context, tx pgx.Tx) error { return f.Fn(ctx, tx, e) })
+}
+
+// Validate reports what is missing. It does not look at a database.
+func (f Effect) Validate() error {
+	switch {
+	case f.DB == nil:
+		return errNoDB
+	case f.Fn == nil:
+		return errNoFn
+	}
+	return f.Once.Table.Validate()
+}
