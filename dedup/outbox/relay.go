@@ -161,7 +161,7 @@ func (r Relay) Run(ctx context.Context, db dedup.DB) error {
 			r.Done(ctx, Stats(s), cmp.Or(wrapped("relay", err), wrapped("publish", published)))
 		}
 	}
-	err := r.options().Run(ctx, pg.FromPgxAlone(db), pg.FromPgxDB(db, readCommitted()), tell)
+	err := r.options().Run(ctx, pg.WriterPgxAlone(db), pg.WriterPgx(db), tell)
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("outbox: run: %w", err)
 	}
@@ -176,7 +176,7 @@ func (r Relay) Drain(ctx context.Context, db dedup.DB) (Stats, error) {
 	if err != nil {
 		return Stats{}, fmt.Errorf("outbox: drain: %w", err)
 	}
-	s, published, err := e.New(pg.FromPgxAlone(db), pg.FromPgxDB(db, readCommitted())).Drain(ctx)
+	s, published, err := e.New(pg.WriterPgxAlone(db), pg.WriterPgx(db)).Drain(ctx)
 	return Stats(s), cmp.Or(wrapped("drain", err), wrapped("publish", published))
 }
 

@@ -36,6 +36,14 @@ func TestLowMarks(t *testing.T) {
 	m.read(0, 3, 300)
 	require.EqualValues(t, 19, m.mark[0], "it does not go back: what is below is somebody else's mistake")
 	require.Zero(t, m.mark[1])
+	m.assigned(301)
+	require.EqualValues(t, 19, m.mark[0])
+	m.assigned(250)
+	require.Zero(t, m.mark[0], "ids begin again: it is another server, whose numbers may begin again, too")
+	m.read(0, 20, 251)
+	m.assigned(252)
+	m.read(0, 30, 252)
+	require.EqualValues(t, 19, m.mark[0])
 	require.Contains(t, m.text(), "{19,0,0")
 	m.since = m.since.Add(-2 * keepMarks)
 	require.Contains(t, m.text(), "{0,0,0", "marks are forgotten in time")
@@ -51,7 +59,7 @@ func TestPrepare(t *testing.T) {
 	require.NoError(t, err)
 	_, err = conn.Exec(t.Context(), `CREATE SCHEMA "odd.schema";`+DDL(odd), pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
-	for _, sql := range append(For(odd).Texts(), append(CatalogTexts(), render(odd, countLanesSQL))...) {
+	for _, sql := range append(For(odd).Texts(), append(CatalogTexts(), render(odd, countLanesSQL), render(odd, behindSQL))...) {
 		require.NotEmpty(t, sql)
 		require.NotContains(t, sql, "outbox", "a table of this name is not meant")
 		_, err := conn.Prepare(t.Context(), "", sql)

@@ -25,7 +25,9 @@ INSERT INTO /*table*/outbox (topic, key, lane, id, headers, payload)
 VALUES ($1::text, $2::text, CASE WHEN pg_current_xact_id() IS NOT NULL THEN $3::int8::int2 END,
         $4::text::uuid, $5::text::jsonb, $6::bytea)`)
 
-// claimSQL leases the lane whose first event has waited longest. Events that failed and are due again come first.
+// claimSQL leases the lane whose first event has waited longest. Events that failed and are due again come first or
+// last, as $4 has it: 0, or a number above all. Of several such lanes the one that was left alone for longest is next.
+// No lease is longer than an hour: one that ends in two or later was written before the clock was set back.
 //
 // Why not read the events in the same statement: a statement sees what its snapshot saw, and that is older than the
 // lease. It would read what the last owner of the lane has deleted meanwhile.
@@ -38,10 +40,10 @@ UPDATE /*lanes*/outbox_lanes
     (SELECT o.seq FROM /*table*/outbox AS o
       WHERE o.lane = l.lane AND o.seq > ($3::text::int8[])[l.lane + 1] ORDER BY o.seq LIMIT 1)
     UNION ALL
-    (SELECT 0 FROM /*table*/outbox AS o
+    (SELECT $4::int8 FROM /*table*/outbox AS o
       WHERE o.lane = -1 - l.lane AND o.lane < 0 AND o.retry_at <= statement_timestamp() LIMIT 1)) AS first
-   WHERE l.lease_until <= statement_timestamp()
-   ORDER BY first.seq LIMIT 1
+   WHERE l.lease_until <= statement_timestamp() OR l.lease_until > statement_timestamp() + interval '2 hours'
+   ORDER BY first.seq, l.lease_until LIMIT 1
    FOR UPDATE OF l SKIP LOCKED)
 RETURNING lane::int8, pg_current_xact_id()::text::int8`)
 
