@@ -46,8 +46,10 @@ func (p Publisher) Publish(ctx context.Context, events []outbox.Event) error {
 	return errs.Err()
 }
 
+// record leaves the timestamp to the client, which counts its own limits from there: an event that has waited for long
+// would be over its time before it is sent.
 func record(e outbox.Event) *kgo.Record {
-	r := &kgo.Record{Topic: e.Topic, Value: e.Payload, Timestamp: e.AppendedAt}
+	r := &kgo.Record{Topic: e.Topic, Value: e.Payload}
 	if e.Key != "" {
 		r.Key = []byte(e.Key)
 	}
