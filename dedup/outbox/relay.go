@@ -153,7 +153,8 @@ func (r Relay) publish(ctx context.Context, found []engine.Event) engine.Result 
 // the database's it goes on after a rest. It may run in any number of processes. When ctx ends while Publish runs,
 // Publish's ctx ends, too; what it has published is still deleted, and the lane is free for others at once.
 //
-// It owns its transactions, and holds no connection while Publish runs, if db is a pool. It needs SELECT, UPDATE and
+// It owns its transactions, and holds no connection while Publish runs, if db is a pool. They are READ COMMITTED and do
+// not wait for the disk or a standby (synchronous_commit): what a crash undoes is published again. It needs SELECT, UPDATE and
 // DELETE on both tables.
 func (r Relay) Run(ctx context.Context, db dedup.DB) error {
 	tell := func(s engine.Stats, published, err error) {

@@ -133,7 +133,7 @@ func (w *Worker) claim(ctx context.Context) (lane, token int64, err error) {
 	}
 	var xid int64
 	s := &pg.Stmt{
-		SQL: w.SQL.claim, Args: []any{token, w.Lease.Microseconds(), w.low.text(), rank}, Dest: []any{&lane, &xid},
+		SQL: w.SQL.claim, Args: []any{token, w.Lease.Microseconds(), w.low.text(), rank}, Dest: []any{&lane, &xid, new(string)},
 	}
 	if err := w.conn.Send(ctx, s); err != nil {
 		return 0, 0, fmt.Errorf("claim a lane: %w", err)
@@ -186,9 +186,11 @@ func (w *Worker) read(ctx context.Context, lane, token int64) ([]row, error) {
 func (w *Worker) rest(ctx context.Context, lane, token int64, d time.Duration) error {
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	s := &pg.Stmt{SQL: w.SQL.rest, Args: []any{lane, token, d.Microseconds()}, Dest: []any{new(int64)}}
+	s := &pg.Stmt{SQL: w.SQL.rest, Args: []any{lane, token, d.Microseconds()}, Dest: restDest()}
 	return w.conn.Send(ctx, s)
 }
+
+func restDest() []any { return []any{new(int64), new(string)} }
 
 // Reset forgets what the worker remembers, after an error of the database's: the next connection may lead to another
 // server.

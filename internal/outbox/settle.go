@@ -54,7 +54,7 @@ func (w *Worker) end(ctx context.Context, lane, token int64, rest time.Duration,
 // done is the ordinary end: one statement.
 func (w *Worker) done(ctx context.Context, lane, token int64, published []row) (Stats, error) {
 	var mine, gone int64
-	s := &pg.Stmt{SQL: w.SQL.done, Args: []any{lane, token, seqs(published)}, Dest: []any{&mine, &gone}}
+	s := &pg.Stmt{SQL: w.SQL.done, Args: []any{lane, token, seqs(published)}, Dest: []any{&mine, &gone, new(string)}}
 	if err := w.conn.Send(ctx, s); err != nil {
 		return Stats{}, fmt.Errorf("delete what was published: %w", err)
 	}
@@ -68,7 +68,7 @@ func (w *Worker) done(ctx context.Context, lane, token int64, published []row) (
 // has to see what the ones before it did.
 func (w *Worker) change(ctx context.Context, lane, token int64, rest time.Duration, o outcome) (Stats, error) {
 	stats := Stats{Published: int64(len(o.published)), Failed: int64(len(o.failed))}
-	own := &pg.Stmt{SQL: w.SQL.rest, Args: []any{lane, token, rest.Microseconds()}, Dest: []any{new(int64)}}
+	own := &pg.Stmt{SQL: w.SQL.rest, Args: []any{lane, token, rest.Microseconds()}, Dest: restDest()}
 	tx, err := w.db.Begin(ctx, own)
 	if err != nil {
 		return Stats{}, fmt.Errorf("end a lease: %w", err)
