@@ -19,9 +19,10 @@ type Publisher interface {
 	// and none after one of the same key that failed. See the package's table of its errors: an [EventErrors] tells
 	// what became of each, and one of [ErrUnavailable] says that no event is to blame. A panic is an error, too.
 	//
-	// It must return soon after ctx has ended, which it does when three quarters of the lease are over. It may be
-	// called by several goroutines at once, with events of different keys, and again with events that it has
-	// published already. It must not change the events, nor keep them.
+	// It must return soon after ctx has ended. For one event that is when three quarters of the lease are over, and for
+	// several when half of that time is: the rest is for trying them one by one. It may be called by
+	// several goroutines at once, with events of different keys, and again with events that it has published already.
+	// It must not change the events, nor keep them.
 	Publish(ctx context.Context, events []Event) error
 }
 
