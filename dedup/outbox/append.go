@@ -23,10 +23,10 @@ type Event struct {
 	// Key is the ordering key: events of one key are published in order. Empty means no order. At most 1,024 bytes.
 	Key string
 
-	// Headers travel with the event: the trace context, a content type.
+	// Headers travel with the event: the trace context, a content type. At most 1 MB as JSON.
 	Headers map[string]string
 
-	// Payload is any bytes.
+	// Payload is any bytes, at most 256 MB.
 	Payload []byte
 
 	// The rest is what the relay knows; Append ignores it.
@@ -36,10 +36,12 @@ type Event struct {
 	LastError  string    // of a parked event: what the Publisher said last, at most 1,000 bytes
 }
 
-// The longest topic and key, in bytes.
+// The longest topic, key and payload, and the longest headers as JSON, in bytes.
 const (
-	MaxTopicBytes = engine.MaxTopic
-	MaxKeyBytes   = engine.MaxKey
+	MaxTopicBytes   = engine.MaxTopic
+	MaxKeyBytes     = engine.MaxKey
+	MaxPayloadBytes = engine.MaxPayload
+	MaxHeaderBytes  = engine.MaxHeaders
 )
 
 // ErrInvalid: an event cannot be stored, or an id is none.

@@ -65,6 +65,11 @@
 //	one of [ErrUnavailable]    leaves everything as it is, and the lane alone for a while     none
 //	any other, or a panic      publishes the batch again, one event at a time                 one, of each event that fails alone
 //
+// What has failed before is published after what is new, in a call of its own, and a lane in which only such events
+// are due is taken every other time. So they hold up no other key, however many they are. Until something of a lane
+// was published the broker may be to blame: then one new event has its attempt counted, the next time two, then four.
+// A relay that finds too little time for a batch makes it smaller.
+//
 // # Poolers and wake-ups
 //
 // Nothing outlives a transaction or a statement, so Append and relays work behind PgBouncer in transaction mode. A

@@ -19,9 +19,10 @@ type Publisher interface {
 	// and none after one of the same key that failed. See the package's table of its errors: an [EventErrors] tells
 	// what became of each, and one of [ErrUnavailable] says that no event is to blame. A panic is an error, too.
 	//
-	// It must return soon after ctx has ended, which it does when three quarters of the lease are over. It may be
-	// called by several goroutines at once, with events of different keys, and again with events that it has
-	// published already. It must not change the events, nor keep them.
+	// It must return soon after ctx has ended. For one event that is when three quarters of the lease are over, and for
+	// several when half of that time is: the rest is for trying them one by one. It may be called by
+	// several goroutines at once, with events of different keys, and again with events that it has published already.
+	// It must not change the events, nor keep them.
 	Publish(ctx context.Context, events []Event) error
 }
 
@@ -153,7 +154,8 @@ func (r Relay) publish(ctx context.Context, found []engine.Event) engine.Result 
 // the database's it goes on after a rest. It may run in any number of processes. When ctx ends while Publish runs,
 // Publish's ctx ends, too; what it has published is still deleted, and the lane is free for others at once.
 //
-// It owns its transactions, and holds no connection while Publish runs, if db is a pool. It needs SELECT, UPDATE and
+// It owns its transactions, and holds no connection while Publish runs, if db is a pool. They are READ COMMITTED and do
+// not wait for the disk or a standby (synchronous_commit): what a crash undoes is published again. It needs SELECT, UPDATE and
 // DELETE on both tables.
 func (r Relay) Run(ctx context.Context, db dedup.DB) error {
 	tell := func(s engine.Stats, published, err error) {
@@ -161,7 +163,7 @@ func (r Relay) Run(ctx context.Context, db dedup.DB) error {
 			r.Done(ctx, Stats(s), cmp.Or(wrapped("relay", err), wrapped("publish", published)))
 		}
 	}
-	err := r.options().Run(ctx, pg.FromPgxAlone(db), pg.FromPgxDB(db, readCommitted()), tell)
+	err := r.options().Run(ctx, pg.WriterPgxAlone(db), pg.WriterPgx(db), tell)
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("outbox: run: %w", err)
 	}
@@ -176,7 +178,7 @@ func (r Relay) Drain(ctx context.Context, db dedup.DB) (Stats, error) {
 	if err != nil {
 		return Stats{}, fmt.Errorf("outbox: drain: %w", err)
 	}
-	s, published, err := e.New(pg.FromPgxAlone(db), pg.FromPgxDB(db, readCommitted())).Drain(ctx)
+	s, published, err := e.New(pg.WriterPgxAlone(db), pg.WriterPgx(db)).Drain(ctx)
 	return Stats(s), cmp.Or(wrapped("drain", err), wrapped("publish", published))
 }
 

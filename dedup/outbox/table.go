@@ -94,7 +94,8 @@ func Migrate(ctx context.Context, db interface {
 
 // Verify proves from the catalog that each table can be an outbox; with none given, the zero [Table]. It asks: are
 // both tables there, logged, with the columns, types and collations that the statements rely on; are the indexes
-// valid; do the numbers ascend without gaps that a session keeps to itself (CACHE 1); is every lane there; can a
+// valid; do the numbers ascend without gaps that a session keeps to itself (CACHE 1), and from above those that are there
+// (where the role may use the sequence); is every lane there; can a
 // trigger, a rule or row security drop or hide events; has the current role its rights.
 //
 // It returns nil when all of it holds, a *[dedup.VerifyError] with every problem where not, and any other error when
@@ -194,13 +195,9 @@ func (t Table) change(ctx context.Context, db dedup.DB, what string,
 	if err != nil {
 		return 0, fmt.Errorf("outbox: %s: %w", what, err)
 	}
-	n, err := f(s, ctx, pg.FromPgxDB(db, readCommitted()), ids...)
+	n, err := f(s, ctx, pg.WriterPgx(db), ids...)
 	if err != nil {
 		return 0, fmt.Errorf("outbox: %s: %w", what, err)
 	}
 	return n, nil
-}
-
-func readCommitted() pgx.TxOptions {
-	return pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
 }

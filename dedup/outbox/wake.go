@@ -24,8 +24,8 @@ func Notify(ctx context.Context, db Conn) error {
 	return nil
 }
 
-// Listen sends to wake whenever somebody has called [Notify], until ctx ends or the connection is lost; it returns
-// that error. Give [Relay].Wake the same channel, with room for one:
+// Listen sends to wake at once, and whenever somebody has called [Notify], until ctx ends or the connection is lost; it
+// returns that error. Call it again with a new connection: what was committed meanwhile is found at once. Give [Relay].Wake the same channel, with room for one:
 //
 //	wake := make(chan struct{}, 1)
 //	go func() { _ = outbox.Listen(ctx, conn, wake) }()
@@ -37,12 +37,13 @@ func Listen(ctx context.Context, conn *pgx.Conn, wake chan<- struct{}) error {
 		return fmt.Errorf("outbox: listen: %w", err)
 	}
 	for {
-		if _, err := conn.WaitForNotification(ctx); err != nil {
-			return fmt.Errorf("outbox: listen: %w", err)
-		}
+		// At first, too: nobody was told of what was committed before.
 		select {
 		case wake <- struct{}{}:
 		default: // it has not taken the last one yet, and will look anyway
+		}
+		if _, err := conn.WaitForNotification(ctx); err != nil {
+			return fmt.Errorf("outbox: listen: %w", err)
 		}
 	}
 }

@@ -55,6 +55,25 @@ func TestWake(t *testing.T) {
 	require.ErrorIs(t, outbox.Relay{Publisher: b, Wake: closed}.Run(run, pool), context.DeadlineExceeded)
 }
 
+// An append notifies nobody: its COMMIT takes no lock of the whole server, and cannot fail because the server's queue of
+// notifications is full.
+func TestAppendDoesNotNotify(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := migrated(t)
+	conn, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig)
+	require.NoError(t, err)
+	defer conn.Close(context.WithoutCancel(ctx))
+	_, err = conn.Exec(ctx, `LISTEN pgonce_outbox`)
+	require.NoError(t, err)
+	add(t, pool, ev("k", 1), ev("k", 2))
+	_, err = pool.Exec(ctx, `SELECT pg_notify('pgonce_outbox', 'the end')`)
+	require.NoError(t, err)
+	got, err := conn.WaitForNotification(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "the end", got.Payload, "they come in the order of the COMMITs")
+}
+
 // In an idle system an event is published soon after its COMMIT, with nothing but looks. The times are logged; that
 // most of them are short holds on a busy machine as well.
 func TestPollIsQuick(t *testing.T) {

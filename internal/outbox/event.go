@@ -5,6 +5,11 @@
 // from its beginning, publishes it, and deletes what was published. So one relay at a time has a key, and any number
 // of them share the lanes. What fails is moved out of the way, together with the events of its key that come after
 // it.
+//
+// Why not pg_logical_emit_message, and a replication slot to read it from: while its reader is away a slot holds WAL, until
+// the disk is full for everybody. It has one reader, and nothing in it can be parked, tried again alone, counted or
+// looked at. It needs wal_level logical, the right REPLICATION, and a direct connection. As a mere wake-up it would cost all
+// of that to save a look every 25 ms, which writes nothing.
 package outbox
 
 import (
@@ -39,6 +44,13 @@ type Event struct {
 const (
 	MaxTopic = 255
 	MaxKey   = 1024
+)
+
+// The longest payload, and the longest headers as JSON, in bytes. The server sends no more than 1 GB of a row, and
+// twice as many bytes for a payload where the driver wants text: what can be stored can be read, by every driver.
+const (
+	MaxPayload = 256 << 20
+	MaxHeaders = 1 << 20
 )
 
 // DefaultTable is the table of a Table without a name.
@@ -96,6 +108,9 @@ func (s SQL) stmt(e Event) (*pg.Stmt, error) {
 		if err != nil {
 			return nil, err
 		}
+		if len(text) > MaxHeaders {
+			return nil, fmt.Errorf("%w: the headers have %d bytes as JSON, more than %d", ErrInvalid, len(text), MaxHeaders)
+		}
 		headers = string(text)
 	}
 	payload := e.Payload
@@ -119,6 +134,8 @@ func (e Event) check(id string) error {
 		return fmt.Errorf("the topic has %d bytes, more than %d", len(e.Topic), MaxTopic)
 	case len(e.Key) > MaxKey:
 		return fmt.Errorf("the key has %d bytes, more than %d", len(e.Key), MaxKey)
+	case len(e.Payload) > MaxPayload:
+		return fmt.Errorf("the payload has %d bytes, more than %d", len(e.Payload), MaxPayload)
 	case !storable(e.Topic) || !storable(e.Key):
 		return errors.New("the topic or the key holds a NUL or is not UTF-8")
 	case !isUUID(id):
@@ -130,6 +147,19 @@ func (e Event) check(id string) error {
 		}
 	}
 	return nil
+}
+
+// errHeaders: the row is not one of Append's.
+var errHeaders = errors.New("the headers are not a JSON object of texts")
+
+func headersOf(text string) (headers map[string]string, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	if err := json.Unmarshal([]byte(text), &headers); err != nil {
+		return nil, errHeaders // not what is in them
+	}
+	return headers, nil
 }
 
 // laneOf is FNV-1a, for it stays what it is: a hash of the server's may change with its version.

@@ -21,6 +21,7 @@ type lowMarks struct {
 	mark  [Lanes]int64 // nothing is left up to it
 	next  [Lanes]int64 // the mark to come; -1: none
 	after [Lanes]int64 // all transaction ids below it must have ended; 0: not known yet
+	last  int64        // the id that was assigned last
 	since time.Time
 }
 
@@ -52,8 +53,14 @@ func (m *lowMarks) text() string {
 	return b.String()
 }
 
-// assigned says that xid was assigned after everything that was read so far.
+// assigned says that xid was assigned after everything that was read so far. An id that is lower than the one before
+// is another server's: a standby that took over without what was written last, or one with a dump. Its numbers may be
+// lower as well.
 func (m *lowMarks) assigned(xid int64) {
+	if xid <= m.last {
+		m.reset()
+	}
+	m.last = xid
 	for lane := range m.after {
 		if m.next[lane] >= 0 && m.after[lane] == 0 {
 			m.after[lane] = xid

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -36,6 +37,14 @@ func TestLowMarks(t *testing.T) {
 	m.read(0, 3, 300)
 	require.EqualValues(t, 19, m.mark[0], "it does not go back: what is below is somebody else's mistake")
 	require.Zero(t, m.mark[1])
+	m.assigned(301)
+	require.EqualValues(t, 19, m.mark[0])
+	m.assigned(250)
+	require.Zero(t, m.mark[0], "ids begin again: it is another server, whose numbers may begin again, too")
+	m.read(0, 20, 251)
+	m.assigned(252)
+	m.read(0, 30, 252)
+	require.EqualValues(t, 19, m.mark[0])
 	require.Contains(t, m.text(), "{19,0,0")
 	m.since = m.since.Add(-2 * keepMarks)
 	require.Contains(t, m.text(), "{0,0,0", "marks are forgotten in time")
@@ -51,7 +60,7 @@ func TestPrepare(t *testing.T) {
 	require.NoError(t, err)
 	_, err = conn.Exec(t.Context(), `CREATE SCHEMA "odd.schema";`+DDL(odd), pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
-	for _, sql := range append(For(odd).Texts(), append(CatalogTexts(), render(odd, countLanesSQL))...) {
+	for _, sql := range append(For(odd).Texts(), append(CatalogTexts(), render(odd, countLanesSQL), render(odd, behindSQL))...) {
 		require.NotEmpty(t, sql)
 		require.NotContains(t, sql, "outbox", "a table of this name is not meant")
 		_, err := conn.Prepare(t.Context(), "", sql)
@@ -92,4 +101,39 @@ func TestLaneOf(t *testing.T) {
 	}
 	require.Len(t, seen, Lanes)
 	require.True(t, isUUID(NewID()))
+}
+
+// What a relay writes does not wait for the disk; what its neighbours in the session write does.
+func TestRelayDoesNotWait(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	conn, err := pgx.Connect(ctx, pgtest.DSN(t))
+	require.NoError(t, err)
+	defer conn.Close(ctx)
+	name := must(ParseName(""))
+	_, err = conn.Exec(ctx, DDL(name), pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	s := For(name)
+	tx, err := conn.Begin(ctx)
+	require.NoError(t, err)
+	require.NoError(t, s.Append(ctx, pg.FromPgxTx(tx), Event{Topic: "t", Key: "a"}))
+	require.NoError(t, tx.Commit(ctx))
+	setting := func(q pg.Conn) (v string) {
+		require.NoError(t, q.Send(ctx, &pg.Stmt{SQL: `SHOW synchronous_commit`, Dest: []any{&v}}))
+		return v
+	}
+	lane, none := laneOf("a"), "{"+strings.TrimSuffix(strings.Repeat("0,", Lanes), ",")+"}"
+	for _, st := range []*pg.Stmt{
+		{SQL: s.claim, Args: []any{int64(7), int64(1), none, int64(0)}, Dest: []any{new(int64), new(int64), new(string)}},
+		{SQL: s.done, Args: []any{lane, int64(7), "{}"}, Dest: []any{new(int64), new(int64), new(string)}},
+		{SQL: s.rest, Args: []any{lane, int64(0), int64(0)}, Dest: restDest()},
+	} {
+		tx, err := conn.Begin(ctx)
+		require.NoError(t, err)
+		require.Equal(t, "on", setting(pg.FromPgxTx(tx)))
+		require.NoError(t, pg.FromPgxTx(tx).Send(ctx, st))
+		require.EqualValues(t, 1, st.Rows)
+		require.Equal(t, "off", setting(pg.FromPgxTx(tx)), st.SQL)
+		require.NoError(t, tx.Commit(ctx))
+	}
 }

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -36,11 +35,7 @@ func (s SQL) Parked(ctx context.Context, conn pg.Conn, limit int) ([]Event, erro
 			return err
 		}
 		e.AppendedAt, e.Attempt = time.UnixMicro(at), int(attempts)
-		if headers != "" {
-			if err := json.Unmarshal([]byte(headers), &e.Headers); err != nil {
-				return fmt.Errorf("read the headers: %w", err)
-			}
-		}
+		e.Headers, _ = headersOf(headers) // its last error says it
 		all = append(all, e)
 		return nil
 	})

@@ -2,8 +2,8 @@ package outbox
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -52,9 +52,12 @@ func (s *Stats) Add(o Stats) {
 // Worker relays one lane at a time. It is not safe for concurrent use.
 type Worker struct {
 	Relay
-	conn  pg.Conn
-	db    pg.DB
-	low   lowMarks
+	conn pg.Conn
+	db   pg.DB
+	low  lowMarks
+
+	failedLast bool // at the last claim
+
 	fails [Lanes]int // how often in a row nothing of the lane was published
 	size  [Lanes]int // of the next batch
 }
@@ -81,8 +84,9 @@ const (
 type row struct {
 	Event
 	seq    int64
-	failed bool // of the events that failed before
-	behind bool // an event of its key has failed
+	failed bool  // of the events that failed before
+	behind bool  // an event of its key has failed
+	bad    error // it cannot be published, and somebody else has written it
 }
 
 // Step leases a lane, publishes a batch of it, and ends the lease. found is false where no lane had anything to do.
@@ -92,6 +96,9 @@ func (w *Worker) Step(ctx context.Context) (stats Stats, found bool, published, 
 	lane, token, err := w.claim(ctx)
 	if err != nil || token == 0 {
 		return stats, false, nil, err
+	}
+	if ctx.Err() != nil {
+		return stats, false, nil, w.rest(ctx, lane, token, 0)
 	}
 	rows, err := w.read(ctx, lane, token)
 	if err != nil {
@@ -103,7 +110,7 @@ func (w *Worker) Step(ctx context.Context) (stats Stats, found bool, published, 
 		return stats, false, nil, w.rest(ctx, lane, token, 0)
 	}
 	limit := begun.Add(w.Lease * publishShare / 100)
-	o := w.publish(ctx, limit, rows)
+	o := w.publish(ctx, limit, rows, 1<<min(w.fails[lane], 20))
 	stats, err = w.settle(ctx, lane, token, o)
 	if err != nil {
 		stats = Stats{Again: int64(len(o.published))}
@@ -111,11 +118,23 @@ func (w *Worker) Step(ctx context.Context) (stats Stats, found bool, published, 
 	return stats, true, o.err, err
 }
 
-// claim returns no token where nothing is due.
+// claim returns no token where nothing is due. It waits for the answer though ctx ends: a lane that was leased
+// without anybody's knowing would lie still for a lease.
+//
+// Every other time what failed before comes last, for it is always due again, and could keep a relay from all else.
 func (w *Worker) claim(ctx context.Context) (lane, token int64, err error) {
+	ctx, cancel := outliving(ctx)
+	defer cancel()
 	token = rand.Int64N(1<<62) + 1
+	w.failedLast = !w.failedLast
+	rank := int64(0)
+	if w.failedLast {
+		rank = math.MaxInt64
+	}
 	var xid int64
-	s := &pg.Stmt{SQL: w.SQL.claim, Args: []any{token, w.Lease.Microseconds(), w.low.text()}, Dest: []any{&lane, &xid}}
+	s := &pg.Stmt{
+		SQL: w.SQL.claim, Args: []any{token, w.Lease.Microseconds(), w.low.text(), rank}, Dest: []any{&lane, &xid, new(string)},
+	}
 	if err := w.conn.Send(ctx, s); err != nil {
 		return 0, 0, fmt.Errorf("claim a lane: %w", err)
 	}
@@ -139,11 +158,7 @@ func (w *Worker) read(ctx context.Context, lane, token int64) ([]row, error) {
 		if err != nil {
 			return err
 		}
-		if headers != "" {
-			if err := json.Unmarshal([]byte(headers), &r.Headers); err != nil {
-				return fmt.Errorf("read the headers: %w", err)
-			}
-		}
+		r.Headers, r.bad = headersOf(headers)
 		r.AppendedAt, r.Attempt, r.failed = time.UnixMicro(at), int(attempts)+1, in < 0
 		if !r.failed && (first < 0 || r.seq < first) {
 			first = r.seq
@@ -171,9 +186,11 @@ func (w *Worker) read(ctx context.Context, lane, token int64) ([]row, error) {
 func (w *Worker) rest(ctx context.Context, lane, token int64, d time.Duration) error {
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	s := &pg.Stmt{SQL: w.SQL.rest, Args: []any{lane, token, d.Microseconds()}, Dest: []any{new(int64)}}
+	s := &pg.Stmt{SQL: w.SQL.rest, Args: []any{lane, token, d.Microseconds()}, Dest: restDest()}
 	return w.conn.Send(ctx, s)
 }
+
+func restDest() []any { return []any{new(int64), new(string)} }
 
 // Reset forgets what the worker remembers, after an error of the database's: the next connection may lead to another
 // server.
@@ -213,6 +230,13 @@ func seqs(rows []row) string {
 	}
 	b.WriteByte('}')
 	return b.String()
+}
+
+// outliving returns a context that ends a second after ctx.
+func outliving(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, cancel) })
+	return longer, func() { stop(); cancel() }
 }
 
 // cleanupTime bounds what is done on behalf of a context that is done already.

@@ -17,28 +17,44 @@ func (w *Worker) settle(ctx context.Context, lane, token int64, o outcome) (Stat
 	rest := time.Duration(0)
 	switch {
 	case len(o.published) > 0:
-		w.fails[lane], w.size[lane] = 0, min(w.Batch, 2*w.size[lane])
+		w.fails[lane] = 0
 	case o.idle && ctx.Err() == nil:
-		// Smaller, for one event that takes all the time there is must not keep the others for ever.
-		w.fails[lane], w.size[lane] = w.fails[lane]+1, max(1, w.size[lane]/2)
+		w.fails[lane]++
 		rest = restAfter(w.fails[lane])
+		if o.late {
+			w.smaller(lane)
+		}
 	}
-	dctx, cancel := detached(ctx)
+	stats, err := w.end(ctx, lane, token, rest, o)
+	switch {
+	case stats.Again > 0:
+		w.smaller(lane)
+	case stats.Published > 0:
+		w.size[lane] = min(w.Batch, 2*w.size[lane])
+	}
+	return stats, err
+}
+
+// smaller halves the batches of a lane: the last one took longer than there is time.
+func (w *Worker) smaller(lane int64) { w.size[lane] = max(1, w.size[lane]/2) }
+
+func (w *Worker) end(ctx context.Context, lane, token int64, rest time.Duration, o outcome) (Stats, error) {
+	ctx, cancel := detached(ctx)
 	defer cancel()
 	failedBefore := slices.ContainsFunc(o.published, func(r row) bool { return r.failed })
 	if rest == 0 && len(o.failed) == 0 && len(o.behind) == 0 && !failedBefore {
-		return w.done(dctx, lane, token, o.published)
+		return w.done(ctx, lane, token, o.published)
 	}
 	if len(o.published)+len(o.failed)+len(o.behind) == 0 {
-		return Stats{}, w.rest(dctx, lane, token, rest)
+		return Stats{}, w.rest(ctx, lane, token, rest)
 	}
-	return w.change(dctx, lane, token, rest, o)
+	return w.change(ctx, lane, token, rest, o)
 }
 
 // done is the ordinary end: one statement.
 func (w *Worker) done(ctx context.Context, lane, token int64, published []row) (Stats, error) {
 	var mine, gone int64
-	s := &pg.Stmt{SQL: w.SQL.done, Args: []any{lane, token, seqs(published)}, Dest: []any{&mine, &gone}}
+	s := &pg.Stmt{SQL: w.SQL.done, Args: []any{lane, token, seqs(published)}, Dest: []any{&mine, &gone, new(string)}}
 	if err := w.conn.Send(ctx, s); err != nil {
 		return Stats{}, fmt.Errorf("delete what was published: %w", err)
 	}
@@ -52,7 +68,7 @@ func (w *Worker) done(ctx context.Context, lane, token int64, published []row) (
 // has to see what the ones before it did.
 func (w *Worker) change(ctx context.Context, lane, token int64, rest time.Duration, o outcome) (Stats, error) {
 	stats := Stats{Published: int64(len(o.published)), Failed: int64(len(o.failed))}
-	own := &pg.Stmt{SQL: w.SQL.rest, Args: []any{lane, token, rest.Microseconds()}, Dest: []any{new(int64)}}
+	own := &pg.Stmt{SQL: w.SQL.rest, Args: []any{lane, token, rest.Microseconds()}, Dest: restDest()}
 	tx, err := w.db.Begin(ctx, own)
 	if err != nil {
 		return Stats{}, fmt.Errorf("end a lease: %w", err)

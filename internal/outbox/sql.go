@@ -25,7 +25,12 @@ INSERT INTO /*table*/outbox (topic, key, lane, id, headers, payload)
 VALUES ($1::text, $2::text, CASE WHEN pg_current_xact_id() IS NOT NULL THEN $3::int8::int2 END,
         $4::text::uuid, $5::text::jsonb, $6::bytea)`)
 
-// claimSQL leases the lane whose first event has waited longest. Events that failed and are due again come first.
+// What a relay writes (this, doneSQL, restSQL and what follows that) does not wait for the disk or for a standby. Where a
+// crash undoes it, events are published again, as they may be anyway, and who has read them finds no token of its own.
+
+// claimSQL leases the lane whose first event has waited longest. Events that failed and are due again come first or
+// last, as $4 has it: 0, or a number above all. Of several such lanes the one that was left alone for longest is next.
+// No lease is longer than an hour: one that ends in two or later was written before the clock was set back.
 //
 // Why not read the events in the same statement: a statement sees what its snapshot saw, and that is older than the
 // lease. It would read what the last owner of the lane has deleted meanwhile.
@@ -38,12 +43,12 @@ UPDATE /*lanes*/outbox_lanes
     (SELECT o.seq FROM /*table*/outbox AS o
       WHERE o.lane = l.lane AND o.seq > ($3::text::int8[])[l.lane + 1] ORDER BY o.seq LIMIT 1)
     UNION ALL
-    (SELECT 0 FROM /*table*/outbox AS o
+    (SELECT $4::int8 FROM /*table*/outbox AS o
       WHERE o.lane = -1 - l.lane AND o.lane < 0 AND o.retry_at <= statement_timestamp() LIMIT 1)) AS first
-   WHERE l.lease_until <= statement_timestamp()
-   ORDER BY first.seq LIMIT 1
+   WHERE l.lease_until <= statement_timestamp() OR l.lease_until > statement_timestamp() + interval '2 hours'
+   ORDER BY first.seq, l.lease_until LIMIT 1
    FOR UPDATE OF l SKIP LOCKED)
-RETURNING lane::int8, pg_current_xact_id()::text::int8`)
+RETURNING lane::int8, pg_current_xact_id()::text::int8, set_config('synchronous_commit', 'off', true)`)
 
 // eventColumns are what a relay reads of an event.
 func eventColumns(of string) string {
@@ -96,14 +101,14 @@ WITH mine AS (
   DELETE FROM /*table*/outbox AS o USING mine
    WHERE o.lane = mine.lane AND o.seq = ANY ($3::text::int8[]) RETURNING o.seq
 )
-SELECT (SELECT count(*) FROM mine), (SELECT count(*) FROM gone)`)
+SELECT (SELECT count(*) FROM mine), (SELECT count(*) FROM gone), set_config('synchronous_commit', 'off', true)`)
 
 // restSQL ends a lease, if it still holds, and keeps every relay from the lane for a while. Its row stays locked
 // until the transaction ends, and so no other relay comes between it and what follows in the transaction.
 var restSQL = pg.Pin(`
 UPDATE /*lanes*/outbox_lanes SET token = 0, lease_until = statement_timestamp() + $3::int8 * interval '1 microsecond'
  WHERE lane = $1::int8::int2 AND token = $2::int8
-RETURNING lane::int8`)
+RETURNING lane::int8, set_config('synchronous_commit', 'off', true)`)
 
 // deleteSQL deletes what was published, of a lane and of what failed in it.
 var deleteSQL = pg.Pin(`

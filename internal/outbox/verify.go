@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/pgonce/pgonce/internal/pg"
 )
@@ -60,6 +61,16 @@ SELECT (SELECT count(*) FROM pg_catalog.pg_trigger AS t
      + (SELECT count(*) FROM pg_catalog.pg_rewrite AS r WHERE r.ev_class = $1::int8::oid AND r.rulename <> '_RETURN'),
        (SELECT count(*) FROM pg_catalog.pg_depend AS d JOIN pg_catalog.pg_sequence AS s ON s.seqrelid = d.objid
          WHERE d.refobjid = $1::int8::oid AND d.deptype = 'i' AND s.seqcache = 1 AND s.seqincrement > 0 AND NOT s.seqcycle)`)
+
+	// How far the sequence is behind the rows, where the role may know.
+	behindSQL = pg.Pin(`
+SELECT coalesce(max(f.seq) - max(CASE WHEN has_sequence_privilege(s.seqrelid, 'USAGE, SELECT')
+                                      THEN coalesce(pg_sequence_last_value(s.seqrelid), 0) ELSE 9223372036854775807 END), 0)
+  FROM pg_catalog.pg_depend AS d
+  JOIN pg_catalog.pg_sequence AS s ON s.seqrelid = d.objid
+ CROSS JOIN generate_series(-32, 31) AS g (lane)
+ CROSS JOIN LATERAL (SELECT o.seq FROM /*table*/outbox AS o WHERE o.lane = g.lane ORDER BY o.seq DESC LIMIT 1) AS f
+ WHERE d.refobjid = $1::int8::oid AND d.deptype = 'i'`)
 
 	countLanesSQL = pg.Pin(`SELECT count(*) FROM /*lanes*/outbox_lanes WHERE lane >= 0 AND lane < 32`)
 )
@@ -232,6 +243,16 @@ func (v *verifier) events(ctx context.Context, name pg.Name, oid int64) error {
 	if sequences != 1 {
 		v.report(name, noOrder, "the column seq is no ascending identity with CACHE 1: the events of one key may be published out of order",
 			"ALTER TABLE "+name.Quoted()+" ALTER COLUMN seq SET CACHE 1 SET NO CYCLE;")
+	}
+	var late int64
+	s := &pg.Stmt{SQL: render(name, behindSQL), Args: []any{oid}, Dest: []any{&late}}
+	if err := v.conn.Send(ctx, s); err != nil {
+		return fmt.Errorf("compare the sequence with the rows: %w", err)
+	}
+	if late > 0 {
+		v.report(name, noOrder, "the sequence of the column seq is behind the rows: what is appended now comes before them",
+			fmt.Sprintf("SELECT setval(pg_get_serial_sequence('%s', 'seq'), (SELECT max(seq) FROM %s));",
+				strings.ReplaceAll(name.Quoted(), "'", "''"), name.Quoted()))
 	}
 	return nil
 }

@@ -58,15 +58,20 @@ func (s *Stmt) read(rows pgx.Rows) error {
 
 func (c pgxConn) Query(ctx context.Context, sql string, args []any, row func(scan func(dest ...any) error) error) error {
 	b := &pgx.Batch{}
+	queueQuery(b, sql, args, row)
+	return WithoutDetail(c.q.SendBatch(ctx, b).Close())
+}
+
+// queueQuery adds a statement to b; row is called when the results are read.
+func queueQuery(b *pgx.Batch, sql string, args []any, row func(scan func(dest ...any) error) error) {
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			if err := row(Scanner(rows)); err != nil {
 				return err
 			}
 		}
-		return nil
+		return rows.Err()
 	})
-	return WithoutDetail(c.q.SendBatch(ctx, b).Close())
 }
 
 // Scanner returns the Scan of rows. A destination with a method UseTypes is told before what types the connection

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // errWriterInTx: a BEGIN inside of a transaction is only a warning, and the COMMIT would be the caller's.
@@ -43,3 +44,49 @@ func (w sqlWriter) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 	}
 	return w.DB.Begin(ctx, append([]*Stmt{{SQL: `SET TRANSACTION READ WRITE`}}, stmts...)...)
 }
+
+// WriterPgxAlone is [FromPgxAlone], whatever the session's defaults are: each Send and each Query is a READ COMMITTED
+// and READ WRITE transaction, in one round trip.
+//
+// Why not a batch that begins a pgx.Tx: a pool would get its connection back only with a round trip more.
+func WriterPgxAlone(db PgxDB) Conn { return pgxWriterAlone{db} }
+
+type pgxWriterAlone struct{ db PgxDB }
+
+func (c pgxWriterAlone) Send(ctx context.Context, stmts ...*Stmt) error {
+	return c.alone(ctx, func(b *pgx.Batch) { queue(b, stmts...) })
+}
+
+func (c pgxWriterAlone) Query(
+	ctx context.Context, sql string, args []any, row func(scan func(dest ...any) error) error,
+) error {
+	return c.alone(ctx, func(b *pgx.Batch) { queueQuery(b, sql, args, row) })
+}
+
+func (c pgxWriterAlone) alone(ctx context.Context, fill func(b *pgx.Batch)) error {
+	if PgxInTx(c.db) {
+		return errWriterInTx
+	}
+	b := &pgx.Batch{}
+	b.Queue(`begin isolation level read committed read write`)
+	fill(b)
+	b.Queue(`commit`).Exec(func(tag pgconn.CommandTag) error {
+		if tag.String() != "COMMIT" {
+			return pgx.ErrTxCommitRollback
+		}
+		return nil
+	})
+	err := c.db.SendBatch(ctx, b).Close()
+	if err != nil && PgxInTx(c.db) {
+		// A pool closes a connection that comes back in a transaction; a lone one stays in it.
+		ctx, cancel := Detached(ctx)
+		defer cancel()
+		end := &pgx.Batch{}
+		end.Queue(`rollback`)
+		_ = c.db.SendBatch(ctx, end).Close()
+	}
+	return WithoutDetail(err)
+}
+
+// WriterSQLAlone is [WriterPgxAlone] for database/sql.
+func WriterSQLAlone(db SQLDB) Conn { return sqlAlone{WriterSQL(db)} }

@@ -62,8 +62,6 @@ func Append(ctx context.Context, tx Conn, t outbox.Table, events ...outbox.Event
 	return nil
 }
 
-func readCommitted() sql.TxOptions { return sql.TxOptions{Isolation: sql.LevelReadCommitted} }
-
 func options(r outbox.Relay) engine.Options {
 	o := engine.Options{
 		Table: r.Table.Name, Batch: r.Batch, Workers: r.Workers, Lease: r.Lease, Poll: r.Poll, Wake: r.Wake,
@@ -84,14 +82,14 @@ func options(r outbox.Relay) engine.Options {
 }
 
 // Run is [outbox.Relay.Run] over database/sql: it publishes until ctx ends, and returns its error, or at once one
-// that says what is wrong with r. Each of its statements is a transaction, of three round trips.
+// that says what is wrong with r. Each of its statements is a transaction, of four round trips.
 func Run(ctx context.Context, db DB, r outbox.Relay) error {
 	tell := func(s engine.Stats, published, err error) {
 		if r.Done != nil {
 			r.Done(ctx, outbox.Stats(s), cmp.Or(wrapped("relay", err), wrapped("publish", published)))
 		}
 	}
-	err := options(r).Run(ctx, pg.FromSQLAlone(db), pg.FromSQLDB(db, readCommitted()), tell)
+	err := options(r).Run(ctx, pg.WriterSQLAlone(db), pg.WriterSQL(db), tell)
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("outboxsql: run: %w", err)
 	}
@@ -104,7 +102,7 @@ func Drain(ctx context.Context, db DB, r outbox.Relay) (outbox.Stats, error) {
 	if err != nil {
 		return outbox.Stats{}, fmt.Errorf("outboxsql: drain: %w", err)
 	}
-	s, published, err := e.New(pg.FromSQLAlone(db), pg.FromSQLDB(db, readCommitted())).Drain(ctx)
+	s, published, err := e.New(pg.WriterSQLAlone(db), pg.WriterSQL(db)).Drain(ctx)
 	return outbox.Stats(s), cmp.Or(wrapped("drain", err), wrapped("publish", published))
 }
 
@@ -135,7 +133,7 @@ func Retry(ctx context.Context, db DB, t outbox.Table, ids ...string) (int64, er
 	if err != nil {
 		return 0, wrapped("retry", err)
 	}
-	n, err := s.Retry(ctx, pg.FromSQLDB(db, readCommitted()), ids...)
+	n, err := s.Retry(ctx, pg.WriterSQL(db), ids...)
 	return n, wrapped("retry", err)
 }
 
@@ -145,7 +143,7 @@ func Discard(ctx context.Context, db DB, t outbox.Table, ids ...string) (int64, 
 	if err != nil {
 		return 0, wrapped("discard", err)
 	}
-	n, err := s.Discard(ctx, pg.FromSQLDB(db, readCommitted()), ids...)
+	n, err := s.Discard(ctx, pg.WriterSQL(db), ids...)
 	return n, wrapped("discard", err)
 }
 
@@ -156,7 +154,7 @@ func Migrate(ctx context.Context, db DB, tables ...outbox.Table) error {
 	if err != nil {
 		return wrapped("migrate", err)
 	}
-	tx, err := pg.FromSQLDB(db, readCommitted()).Begin(ctx)
+	tx, err := pg.WriterSQL(db).Begin(ctx)
 	if err != nil {
 		return wrapped("migrate", err)
 	}
