@@ -419,3 +419,15 @@ func TestFinishUnit(t *testing.T) {
 		})
 	}
 }
+
+// A token is random in all of its bits but those in which the server counts: two calls must not have the same one.
+func TestTokensUseAllBits(t *testing.T) {
+	t.Parallel()
+	for mark, want := range map[bool]int64{false: -1, true: ^pg.MarkCount} {
+		var all int64
+		for range 200 { // each bit is missing once in 2^200
+			all |= newToken(mark)
+		}
+		require.Equal(t, want, all)
+	}
+}
