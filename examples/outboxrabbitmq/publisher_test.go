@@ -31,8 +31,9 @@ func server(t *testing.T) string {
 	// Debian's programs in the path change to another user, who may not write into the test's folder.
 	bin := "/usr/lib/rabbitmq/bin/rabbitmq-server"
 	if _, err := os.Stat(bin); err != nil {
-		bin, err = exec.LookPath("rabbitmq-server")
-		require.NoError(t, err, "install rabbitmq-server, or name a server in PGONCE_TEST_AMQP_URL")
+		if bin, err = exec.LookPath("rabbitmq-server"); err != nil {
+			t.Skip("no RabbitMQ here: install rabbitmq-server, or name a server in PGONCE_TEST_AMQP_URL")
+		}
 	}
 	dir, err := os.MkdirTemp("", "rabbitmq")
 	require.NoError(t, err)
