@@ -117,7 +117,7 @@ func captureLife(t *testing.T, db *sql.DB, table dedup.Table) {
 	reserve("run out", time.Millisecond)
 	time.Sleep(10 * time.Millisecond) // the lease
 	require.NoError(t, reserve("run out", time.Hour).Release(ctx, db), "taken over")
-	open, err := once.Open(ctx, db, idem.Scope{}, 10)
+	open, err := once.Pending(ctx, db, idem.Scope{}, 10)
 	require.NoError(t, err)
 	require.Len(t, open, 1)
 	for _, want := range []idem.Outcome{idem.Executed, idem.Duplicate} {

@@ -66,7 +66,9 @@ func many(t *testing.T, door Door) {
 		payload := scope.Key("b").WithPayload([]byte("1"))
 
 		keys := []idem.Key{
-			scope.Key("z"), old, {}, scope.Key("a"), scope.Key("z"), scope.Key("held"), scope.Key("refused"),
+			scope.Key("z"), old,
+			{},
+			scope.Key("a"), scope.Key("z"), scope.Key("held"), scope.Key("refused"),
 			old.WithPayload([]byte("b")), scope.Key("late").OccurredAt(time.Unix(1, 0)),
 			scope.Key("early").OccurredAt(time.Now().Add(48 * time.Hour)), scope.Key("timed").OccurredAt(time.Now()),
 			payload, payload.WithPayload([]byte("2")), payload,
