@@ -51,7 +51,8 @@ func TestSettings(t *testing.T) {
 			pool := pgtest.PoolConfig(t, cfg)
 			exec1(t, pool, `CREATE SCHEMA app`)
 			tables := []dedup.Table{
-				{Name: "app.plain"}, {Name: `app."Hash"`, Layout: dedup.Hash(2)},
+				{Name: "app.plain"},
+				{Name: `app."Hash"`, Layout: dedup.Hash(2)},
 				{Name: "app.weekly", Layout: dedup.Weekly, Retention: 8 * 24 * time.Hour},
 			}
 			for range 2 {
