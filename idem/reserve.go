@@ -54,6 +54,9 @@ type Reservation struct {
 // Reserve runs in a transaction of its own, and tries once: a conflict at REPEATABLE READ, or a lost connection, is
 // retryable. Where its reply is lost, the row may be reserved until the lease ends. The Observer is not told, for the
 // effect is not Reserve's. Safe for concurrent use where db is.
+//
+// A pooler must keep a transaction on one connection. PgBouncer in statement mode does not: Reserve succeeds there, and
+// no transaction begins in which Confirm could settle the key.
 func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) (Reservation, Outcome, error) {
 	c, err := o.claim(key)
 	if err != nil {

@@ -14,6 +14,9 @@ import (
 // on the way, the next delivery goes on, with the same external key. Where the provider forgets keys, or knows none, it is
 // at most once, and an interrupted attempt ends in [idem.ErrUnknown] until somebody has looked; see [Once.Pending].
 //
+// A pooler must keep a transaction on one connection. PgBouncer in statement mode does not: Run fails, and Send is not
+// called.
+//
 // A Call is a plain value, safe for concurrent use, and usually a field of the service that uses it.
 type Call[T any] struct {
 	// Once holds the settings. TxOptions are those of the transaction of Apply, and MaxWait bounds the wait for a transaction

@@ -44,6 +44,9 @@ type Reservation struct {
 // take-over is one more. It tries once: a conflict at REPEATABLE READ, or a lost connection, is retryable. Where the reply
 // to its COMMIT is lost, the row may be reserved until the lease ends. The Observer is not told, for the effect is not
 // Reserve's. Safe for concurrent use where db is.
+//
+// A pooler must keep a transaction on one connection. PgBouncer in statement mode does not: Reserve fails, and nothing
+// is reserved.
 func (o Once) Reserve(ctx context.Context, db DB, key idem.Key, lease time.Duration) (Reservation, idem.Outcome, error) {
 	c, err := o.claim(key)
 	if err != nil {

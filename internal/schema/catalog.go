@@ -61,11 +61,15 @@ func lookUp(ctx context.Context, conn pg.Conn, name pg.Name) (found, error) {
 	return f, nil
 }
 
-// columnsSQL lists the columns. A type has its schema, whatever the search path says, unless it is PostgreSQL's own.
+// columnsSQL lists the columns. A type has its schema, whatever the search path says, unless it is PostgreSQL's own. Its
+// name in the catalog is told of those alone, and where no length or precision is set: what format_type prints depends on
+// quote_all_identifiers.
 var columnsSQL = pg.Pin(`
 SELECT a.attname::text,
-       CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace THEN replace(format_type(a.atttypid, a.atttypmod), 'pg_catalog.', '')
-            ELSE t.typnamespace::regnamespace::text || '.' || t.typname END, a.attnotnull,
+       CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace 
+            THEN replace(replace(format_type(a.atttypid, a.atttypmod), '"', ''), 'pg_catalog.', '')
+            ELSE t.typnamespace::regnamespace::text || '.' || t.typname END,
+       CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace AND a.atttypmod = -1 THEN t.typname::text ELSE '' END, a.attnotnull,
        CASE WHEN co.collnamespace = 'pg_catalog'::regnamespace THEN '' ELSE coalesce(co.collnamespace::regnamespace::text || '.', '') END
          || coalesce(co.collname::text, ''),
        coalesce(co.collisdeterministic, true), a.attgenerated::text || a.attidentity::text, a.atthasdef,
@@ -81,7 +85,8 @@ SELECT a.attname::text,
  ORDER BY a.attnum`)
 
 type column struct {
-	name, kind    string
+	name          string
+	kind, typname string // what is printed, and what is compared
 	notNull       bool
 	collation     string
 	deterministic bool
@@ -95,7 +100,7 @@ func columns(ctx context.Context, conn pg.Conn, oid int64) (map[string]column, e
 	all := map[string]column{}
 	err := conn.Query(ctx, columnsSQL, []any{oid}, func(scan func(...any) error) error {
 		var c column
-		err := scan(&c.name, &c.kind, &c.notNull, &c.collation, &c.deterministic, &c.generated, &c.hasDefault, &c.def,
+		err := scan(&c.name, &c.kind, &c.typname, &c.notNull, &c.collation, &c.deterministic, &c.generated, &c.hasDefault, &c.def,
 			&c.foreignDef)
 		if err != nil {
 			return err
@@ -178,7 +183,7 @@ func (ix *index) covers(columns []string) bool {
 // Texts returns every statement that is not a migration, for tests that prepare them on a server.
 func Texts() []string {
 	return []string{
-		lockSQL, relationsSQL, columnsSQL, indexesSQL, aroundSQL, replicationSQL,
+		lockSQL, tablespaceSQL, relationsSQL, columnsSQL, indexesSQL, aroundSQL, replicationSQL,
 		partitioningSQL, partitionsSQL, partitionIndexesSQL, pendingSQL, weeksSQL, weeksLockSQL, orphansSQL, checksSQL, citusSQL, versionSQL,
 	}
 }

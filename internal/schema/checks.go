@@ -110,13 +110,13 @@ func proof(name string) string {
 	return check
 }
 
-var insignificant = regexp.MustCompile(`--.*|::(pg_catalog\.)?(text|numeric)|OPERATOR\(|pg_catalog\.|[\s()"]+`)
+var insignificant = regexp.MustCompile(`--.*|::(pg_catalog\.)?(text|numeric)|OPERATOR\(|pg_catalog\.|[\s()]+`)
 
 // normal strips an expression of what a server adds when it prints it, so that the text of the DDL and the catalog's
 // can be compared. Two expressions that differ only in parentheses or quotes would be taken for equal; nobody writes
 // that by accident.
 func normal(expr string) string {
-	return strings.ToLower(insignificant.ReplaceAllString(expr, ""))
+	return strings.ToLower(insignificant.ReplaceAllString(strings.ReplaceAll(expr, `"`, ""), ""))
 }
 
 // proofs looks for the CHECKs that make the bucket a function of the key.

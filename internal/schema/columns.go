@@ -21,7 +21,7 @@ func (v *verifier) columns(cols map[string]column, ixs []*index) {
 		case !ok:
 			v.alter(missingColumn, "the column "+want.name+" is missing", "ADD COLUMN %s %s", pg.Quote(want.name), want.define)
 			continue
-		case c.kind != want.kind:
+		case c.typname != want.typname:
 			message := fmt.Sprintf("the column %s is %s, not %s", want.name, c.kind, want.kind)
 			v.retype(want, columnType, message, converts(c.kind, want.kind))
 		}
@@ -30,7 +30,7 @@ func (v *verifier) columns(cols map[string]column, ixs []*index) {
 			v.alter(nullable, "the column "+want.name+" may be NULL, and "+equal,
 				"ALTER COLUMN %s SET NOT NULL", pg.Quote(want.name))
 		}
-		if isKey && c.kind == "text" && !bytewise(c.collation) {
+		if isKey && c.typname == "text" && !bytewise(c.collation) {
 			why := "whose order may change with the operating system, which breaks the index"
 			if !c.deterministic {
 				why = "which is not deterministic: it takes different keys for equal"
@@ -70,12 +70,9 @@ func (v *verifier) generated(want columnSpec, c column, isKey bool) {
 // retype reports a column that is of another type than it should be. easily: PostgreSQL converts the values by itself,
 // and none of them becomes another one.
 func (v *verifier) retype(want columnSpec, kind, message string, easily bool) {
-	to := want.kind
-	if to == "text" {
-		to = "pg_catalog.text"
-		if slices.Contains(v.key, want.name) {
-			to += ` COLLATE pg_catalog."C"`
-		}
+	to := "pg_catalog." + want.typname
+	if slices.Contains(v.key, want.name) && to == "pg_catalog.text" {
+		to += ` COLLATE pg_catalog."C"`
 	}
 	action := "ALTER COLUMN " + pg.Quote(want.name) + " TYPE " + to
 	switch {

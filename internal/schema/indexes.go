@@ -37,7 +37,7 @@ func (v *verifier) fault(ix *index, cols map[string]column) fault {
 // the column.)
 func (ix *index) astray(cols map[string]column) bool {
 	for i, c := range ix.columns {
-		if cols[c].kind == "text" && bytewise(cols[c].collation) && !bytewise(ix.collations[i]) {
+		if cols[c].typname == "text" && bytewise(cols[c].collation) && !bytewise(ix.collations[i]) {
 			return true
 		}
 	}

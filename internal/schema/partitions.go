@@ -10,6 +10,11 @@ import (
 // partitioningSQL reads how a table is partitioned. Columns that are expressions have no name.
 var partitioningSQL = pg.Pin(`
 SELECT p.partstrat::text, pg_get_partkeydef(p.partrelid), p.partdefid <> 0,
+       p.partstrat = 'r' AND p.partnatts::int4 = 1
+       AND coalesce((SELECT bool_and(coalesce(a.attname = 'bucket' AND o.opcdefault, false))
+                       FROM ROWS FROM (unnest(p.partattrs::int2[]), unnest(p.partclass::oid[])) AS k (attnum, class)
+                       LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = k.attnum AND k.attnum > 0
+                       LEFT JOIN pg_catalog.pg_opclass AS o ON o.oid = k.class), false),
        coalesce((SELECT bool_and(coalesce(a.attname IN ('key', 'operation', 'source'), false))
                    FROM unnest(p.partattrs::int2[]) AS k (attnum)
                    LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = k.attnum AND k.attnum > 0), false)
@@ -18,8 +23,9 @@ SELECT p.partstrat::text, pg_get_partkeydef(p.partrelid), p.partdefid <> 0,
 
 type partitioning struct {
 	strategy   string // "h", "r", "l"; "": none
-	definition string
+	definition string // as the server prints it, by the session's settings
 	hasDefault bool
+	weekly     bool // by range of the bucket, which layout Weekly is
 	byKey      bool // on columns of the key alone
 }
 
@@ -65,7 +71,7 @@ SELECT n.nspname::text, c.relname::text, ic.relname::text, ix.indisvalid AND ix.
 // partitioningOf returns how a table is partitioned, and its partitions.
 func partitioningOf(ctx context.Context, conn pg.Conn, oid int64) (by partitioning, parts []partition, err error) {
 	err = conn.Query(ctx, partitioningSQL, []any{oid}, func(scan func(...any) error) error {
-		return scan(&by.strategy, &by.definition, &by.hasDefault, &by.byKey)
+		return scan(&by.strategy, &by.definition, &by.hasDefault, &by.weekly, &by.byKey)
 	})
 	if err == nil {
 		err = conn.Query(ctx, partitionsSQL, []any{oid}, func(scan func(...any) error) error {
@@ -121,12 +127,9 @@ func (v *verifier) partitions(ctx context.Context, conn pg.Conn, oid int64, part
 	return nil
 }
 
-// weekKey is how a table of layout Weekly is partitioned.
-const weekKey = "RANGE (bucket)"
-
 // partitioned reports whether the table is partitioned as its layout says. Of one that is not, nothing else is said.
 func (v *verifier) partitioned(by partitioning) bool {
-	if v.layout == Weekly && by.definition == weekKey || v.layout.Partitions() > 0 && by.strategy == "h" && by.byKey {
+	if v.layout == Weekly && by.weekly || v.layout.Partitions() > 0 && by.strategy == "h" && by.byKey {
 		return true
 	}
 	v.report(otherLayout, "it is partitioned by "+by.definition+", which layout "+v.layout.String()+" is not",

@@ -63,7 +63,8 @@ func (l Layout) keyColumns() []string {
 	return []string{"key", "operation", "source"}
 }
 
-type columnSpec struct{ name, kind, define string }
+// columnSpec is a column: its type as SQL has it and as the catalog has it, and how it is defined.
+type columnSpec struct{ name, kind, typname, define string }
 
 // columnTypes are the columns that the statements name.
 func (l Layout) columnTypes() []columnSpec {
@@ -74,16 +75,16 @@ func (l Layout) columnTypes() []columnSpec {
 }
 
 var columnTypes = []columnSpec{
-	{"source", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
-	{"operation", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
-	{"key", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
-	{"processed_at", "timestamp with time zone", "pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()"},
-	{"payload_hash", "bytea", "pg_catalog.bytea"},
-	{"value", "bytea", "pg_catalog.bytea"},
-	{"lease_until", "timestamp with time zone", "pg_catalog.timestamptz"},
-	{"attempt", "integer", "integer NOT NULL DEFAULT 1"},
-	{"failed", "boolean", "boolean NOT NULL DEFAULT false"},
-	{"token", "bigint", "bigint"},
+	{"source", "text", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
+	{"operation", "text", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
+	{"key", "text", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
+	{"processed_at", "timestamp with time zone", "timestamptz", "pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()"},
+	{"payload_hash", "bytea", "bytea", "pg_catalog.bytea"},
+	{"value", "bytea", "bytea", "pg_catalog.bytea"},
+	{"lease_until", "timestamp with time zone", "timestamptz", "pg_catalog.timestamptz"},
+	{"attempt", "integer", "int4", "integer NOT NULL DEFAULT 1"},
+	{"failed", "boolean", "bool", "boolean NOT NULL DEFAULT false"},
+	{"token", "bigint", "int8", "bigint"},
 }
 
 // Verify reads the catalog and returns what keeps the table from backing its keys, as the current role sees it.

@@ -16,8 +16,8 @@ const (
 )
 
 var weeklyTypes = []columnSpec{
-	{"event_time", "timestamp with time zone", "pg_catalog.timestamptz NOT NULL"},
-	{"bucket", "date", "pg_catalog.date NOT NULL"},
+	{"event_time", "timestamp with time zone", "timestamptz", "pg_catalog.timestamptz NOT NULL"},
+	{"bucket", "date", "date", "pg_catalog.date NOT NULL"},
 }
 
 // RangesSQL lists the partitions by range of the table $1. Why not read the bounds in Go: they are printed by the session's
@@ -173,7 +173,7 @@ func Find(ctx context.Context, conn pg.Conn, t Table) (Table, int64, error) {
 		return t, 0, errors.New("it is not partitioned, which layout " + t.Layout.String() + " is")
 	}
 	by, _, err := partitioningOf(ctx, conn, f.here.oid)
-	if err == nil && by.definition != weekKey {
+	if err == nil && !by.weekly {
 		err = errors.New("it is partitioned by " + by.definition + ", which layout " + t.Layout.String() + " is not")
 	}
 	t.Name = f.here.name(t.Name.Table)

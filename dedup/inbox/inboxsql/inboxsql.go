@@ -72,8 +72,6 @@ func Store(ctx context.Context, db Conn, t inbox.Table, m inbox.Message) (inbox.
 	return inbox.Duplicate, nil
 }
 
-func readCommitted() sql.TxOptions { return sql.TxOptions{Isolation: sql.LevelReadCommitted} }
-
 func options(w inbox.Worker, h Handler) engine.Options {
 	o := engine.Options{
 		Table: engine.Table(w.Table), Workers: w.Workers, Timeout: w.Timeout, Lease: w.Lease, Poll: w.Poll,
