@@ -91,22 +91,18 @@ type Once struct {
 //     tx, as always. Where nothing was sent, for rows are open or ctx is done, tx stays as it was. [ErrInProgress],
 //     [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable.
 //
-// fn gets tx back behind a wrapper whose Commit and Rollback refuse; calling them fails the call. A nested tx.Begin
-// is fn's to use. fn that swallows an SQL error, or leaves rows open, gets an error from Do though it returned nil.
-// fn must not end the transaction in SQL text: what it committed so stays, the key perhaps without the whole effect.
-// Do finds a COMMIT or ROLLBACK, also where fn then fails, and returns an *[Error] of the stage "fn", which is not
-// [Retryable]; of a BEGIN behind it (ROLLBACK AND CHAIN) pgx cannot tell it, nor of a ROLLBACK TO a savepoint that is
-// older than the call: both take the key, and what fn does afterwards is committed without it. [Returning] finds
-// them, and so does idemsql. What fn does outside of tx (mail, HTTP) is not undone by a roll back, and is done again
-// by the next delivery.
+// fn gets tx back behind a wrapper. A nested tx.Begin is fn's to use. It must not:
 //
-// Inside of fn, a call that writes the same key (Do, [Run], [Once.Forget], [Once.Reserve], [Call], a method of its
-// [Reservation]) is [ErrNested], before any SQL, and the call around it fails, even where fn swallows that error. It
-// is known by fn's ctx and by fn's tx (also one of its tx.Begin). So it holds for a goroutine that fn starts with its
-// ctx, until fn has returned. Goroutines with the caller's ctx are other deliveries: they wait. Not found is a call
-// with neither: with the caller's own tx and a ctx from elsewhere it is taken for a duplicate. A table in another
-// database counts as the same one. So do two names of a table of which one lacks the schema. Give such an effect an
-// operation of its own.
+//   - End the transaction. The wrapper's Commit and Rollback refuse, and fail the call. A COMMIT or ROLLBACK in SQL text
+//     is found after fn: an *[Error] of [StageFn], which is not [Retryable]. What fn has committed so stays, the key perhaps
+//     without the whole effect. Not found are ROLLBACK AND CHAIN, and ROLLBACK TO a savepoint older than the call: both take
+//     the key, and what fn does afterwards is committed without it. ([Returning] and idemsql find them.)
+//   - Swallow an SQL error, or leave rows open: Do returns an error though fn returned nil.
+//   - Write its own key (Do, [Run], [Once.DoMany], [Once.Forget], [Once.Reserve], [Call], its [Reservation]): that call is
+//     [ErrNested] before any SQL, and the call around it fails too. Give such an effect an operation of its own.
+//   - Count on what it does outside of tx (mail, HTTP): no roll back undoes it, and the next delivery does it again.
+//
+// FN.md, beside this file, says how a nested call is known, and what is not found.
 //
 // A tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[Error], and nothing is sent: outside of a
 // transaction the key would be committed alone.

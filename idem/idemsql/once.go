@@ -80,27 +80,24 @@ type Once struct {
 //     says so by driver.ErrBadConn, tx is as the driver leaves it. ErrInProgress, ErrPayloadMismatch, ErrExpired,
 //     ErrUnfinished and a *FinalError of package idem leave it usable.
 //
-// fn gets tx back as a [Tx], which has no Commit and no Rollback. It may as well use tx itself, or what is built on
-// it: a *gorm.DB, a *sqlx.Tx, the Queries of sqlc. Ending tx there cannot be refused; Do finds it and returns an
-// error, and whatever was committed was key and effect together. fn that swallows an SQL error, or leaves rows open,
-// gets an error from Do though it returned nil: after fn, Do asks the server whether the transaction of the claim is
-// still open and can go on, which is one more round trip, on a first delivery only. So it also finds a ROLLBACK TO a
-// savepoint that is older than the call, and a transaction that was begun anew: both have lost the key. It knows the
-// transaction by the setting pgonce.mark, local to it; RESET ALL in fn is taken for its end. What fn does outside of
-// tx (mail, HTTP) is not undone by a roll back, and is done again by the next delivery.
+// fn gets tx back as a [Tx], which has no Commit and no Rollback. It may use tx itself as well, or what is built on it: a
+// *gorm.DB, a *sqlx.Tx, the Queries of sqlc. It must not:
 //
-// Inside of fn, a call that writes the same key (Do, [Run], [Once.Forget], [Once.Reserve], [Call], a method of its
-// [Reservation]) is [idem.ErrNested], before any SQL, and the call around it fails, even where fn swallows that
-// error. It is known by fn's ctx and by fn's tx. So it holds for a goroutine that fn starts with its ctx, until fn
-// has returned. Goroutines with the caller's ctx are other deliveries: they wait. Not found is a call with neither:
-// with the caller's own tx and a ctx from elsewhere it is taken for a duplicate. A table in another database counts
-// as the same one. So do two names of a table of which one lacks the schema. Give such an effect an operation of its
-// own.
+//   - End the transaction. That cannot be refused. After fn, on a first delivery, Do asks the server whether the claim's
+//     transaction is still open and can go on: one more round trip. So it finds COMMIT, ROLLBACK, a transaction that was
+//     begun anew, and ROLLBACK TO a savepoint older than the call. Whatever was committed was key and effect together. The
+//     transaction is known by the setting pgonce.mark, local to it; RESET ALL in fn is taken for its end.
+//   - Swallow an SQL error, or leave rows open: Do returns an error though fn returned nil.
+//   - Write its own key (Do, [Run], [Once.DoMany], [Once.Forget], [Once.Reserve], [Call], its [Reservation]): that call is
+//     [idem.ErrNested] before any SQL, and the call around it fails too. Give such an effect an operation of its own.
+//   - Count on what it does outside of tx (mail, HTTP): no roll back undoes it, and the next delivery does it again.
+//
+// FN.md of package idem says how a nested call is known, and what is not found.
 //
 // A *sql.Tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[idem.Error] with pgx/stdlib, and nothing is
-// sent; the same holds for [Once.Forget] and [Reservation.Confirm]. With lib/pq, database/sql cannot tell it: without
-// MaxWait the claim is committed alone. Do finds that after fn, and returns an *[idem.Error] of stage "fn"; the key
-// stays. End transactions by Commit and Rollback alone.
+// sent; so it is for [Once.Forget] and [Reservation.Confirm]. With lib/pq, database/sql cannot tell it: without MaxWait
+// the claim is committed alone. Do finds that after fn, and returns an *[idem.Error] of idem.StageFn; the key stays. End
+// transactions by Commit and Rollback alone.
 //
 // Several keys in one transaction: claim them in one order everywhere. Else two transactions can deadlock (40P01).
 //
