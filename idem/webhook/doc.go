@@ -73,8 +73,8 @@
 // that for as long as ReadTimeout. How many at once is the http.Server's matter, or that of a proxy before it.
 // Nothing of a body is looked at before its signature was found good.
 //
-// # database/sql, an inbox
+// # An inbox, database/sql
 //
-// [SinkFunc] makes a Sink of a function that gets the key: one that calls idemsql.Run, for instance. A Sink that
-// stores the event and returns makes an endpoint that answers at once, and works later.
+// [Inbox] stores the event and returns: the sender is answered at once, and a worker of package inbox handles it later, as
+// often as it takes. [SinkFunc] makes a Sink of a function that gets the key: one that calls idemsql.Run, for instance.
 package webhook

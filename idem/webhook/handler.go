@@ -51,6 +51,7 @@ var (
 	errNoProvider = errors.New("webhook: Handler.Provider is nil")
 	errNoSink     = errors.New("webhook: Handler.Sink is nil")
 	errNoDB       = errors.New("webhook: Effect.DB is nil")
+	errNoInbox    = errors.New("webhook: Inbox.DB is nil")
 	errNoFn       = errors.New("webhook: Effect.Fn is nil")
 	errNegative   = errors.New("webhook: MaxBody, ReadTimeout and Timeout must not be negative")
 	errMethod     = errors.New("webhook: not a POST")
