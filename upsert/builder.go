@@ -53,6 +53,11 @@ type spec struct {
 // the first use where the field's type tells. A time goes into a timestamp without time zone as its clock shows, and
 // comes back in UTC (over pgx in the codec's ScanLocation). Bytes are a uuid's 16, a bytea, or text; never the text
 // of a number or of a time.
+//
+// What comes back depends on no setting of the session. A string that is given is read by the server, so '01/02/2026'
+// means what DateStyle says. A session with array_nulls off stores no array, and one whose lc_monetary reads "1,234.56"
+// otherwise than C stores no money: both are the server's error. The names that regclass and its like hold depend on
+// the search path, as everywhere.
 func Into[T any](table string) Builder[T] {
 	return Builder[T]{spec{name: table, typ: reflect.TypeFor[T]()}}
 }

@@ -243,17 +243,30 @@ func (d decoder) time(text string) (time.Time, error) {
 	if err := pgtype.NewMap().Scan(d.oid, pgtype.TextFormatCode, []byte(text), &t); err != nil {
 		return t, err
 	}
-	t = t.UTC()
-	if d.oid != pgtype.TimestampOID || d.types == nil {
-		return t, nil
+	return d.located(t.UTC()), nil
+}
+
+// located returns t where a codec that is registered with pgx wants it.
+func (d decoder) located(t time.Time) time.Time {
+	if d.types == nil {
+		return t
 	}
-	// As pgx itself would have it: the column keeps a clock's reading, and a registered codec says whose.
-	if typ, ok := d.types.TypeForOID(d.oid); ok {
-		if codec, ok := typ.Codec.(*pgtype.TimestampCodec); ok && codec.ScanLocation != nil {
-			t = time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), codec.ScanLocation)
+	typ, ok := d.types.TypeForOID(d.oid)
+	if !ok {
+		return t
+	}
+	switch codec := typ.Codec.(type) {
+	case *pgtype.TimestamptzCodec:
+		if codec.ScanLocation != nil {
+			return t.In(codec.ScanLocation)
+		}
+	case *pgtype.TimestampCodec:
+		// The column keeps a clock's reading, and the codec says whose.
+		if codec.ScanLocation != nil {
+			return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), codec.ScanLocation)
 		}
 	}
-	return t, nil
+	return t
 }
 
 // bytes reads a bytea or a uuid.

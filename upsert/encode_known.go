@@ -3,9 +3,12 @@ package upsert
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"reflect"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -25,6 +28,22 @@ func encodeKnown(v reflect.Value, oid uint32) (text string, null, done bool, err
 		}
 	case *pgtype.Interval:
 		return encodeKnown(v.Elem(), oid)
+	case pgtype.Hstore:
+		if isJSON(oid) {
+			break
+		}
+		if oid < firstOwnOID {
+			return "", false, true, errors.New("a pgtype.Hstore fits an hstore only: as text it would be another each time")
+		}
+		return encodeHstore(x), x == nil, true, nil
+	case netip.Addr:
+		if done, err := fitsAddress(x.IsValid(), oid); done {
+			return "", err == nil, true, err
+		}
+	case netip.Prefix:
+		if done, err := fitsAddress(x.IsValid(), oid); done {
+			return "", err == nil, true, err
+		}
 	case net.IP:
 		if isJSON(oid) || oid == pgtype.ByteaOID || x == nil {
 			break
@@ -61,6 +80,35 @@ func encodeKnown(v reflect.Value, oid uint32) (text string, null, done bool, err
 		return "", false, true, errNumber
 	}
 	return "", false, false, nil
+}
+
+// fitsAddress settles an address for a column that none fits, and the zero one, which is NULL among addresses.
+func fitsAddress(valid bool, oid uint32) (done bool, err error) {
+	switch {
+	case oid == pgtype.InetOID || oid == pgtype.CIDROID:
+		return !valid, nil
+	case isJSON(oid) || isTextOID(oid):
+		return false, nil
+	}
+	return true, errors.New("an address fits an inet, a cidr or a text only")
+}
+
+// encodeHstore writes pairs in the order of their keys.
+func encodeHstore(pairs map[string]*string) string {
+	var b strings.Builder
+	for i, k := range slices.Sorted(maps.Keys(pairs)) {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		writeElement(&b, k, false)
+		b.WriteString("=>")
+		if v := pairs[k]; v != nil {
+			writeElement(&b, *v, false)
+		} else {
+			writeElement(&b, "", true)
+		}
+	}
+	return b.String()
 }
 
 // moneyOID is the type whose text depends on lc_monetary.

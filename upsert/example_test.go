@@ -131,5 +131,7 @@ func ExampleVerify() {
 	defer done()
 	fmt.Println(upsert.Verify(ctx, conn, status))
 	// Output:
-	// upsert into subscription_status: there is no unique index on exactly ("stripe_subscription_id"), so that every statement fails (42P10); to mend it: CREATE UNIQUE INDEX CONCURRENTLY ON "subscription_status" ("stripe_subscription_id")
+	// upsert: verify: 1 problem(s)
+	// subscription_status: index missing: there is no unique index on exactly ("stripe_subscription_id"), so that every statement fails (42P10)
+	// 	fix it with: CREATE UNIQUE INDEX CONCURRENTLY ON "subscription_status" ("stripe_subscription_id")
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -109,8 +110,13 @@ var samples = map[uint32]string{
 func (p *plan) fieldProblems(l *layout) []Problem {
 	r := &report{table: p.table.String()}
 	for _, m := range slices.Concat(p.written, p.read) {
-		if err := takes(m.typ, l.byName[m.column]); err != nil {
-			r.add("change the field's type, or the column's", "column %s: %v", m.column, err)
+		c := l.byName[m.column]
+		if err := takes(m.typ, c); err != nil {
+			r.add(KindFieldType, "change the field's type, or the column's", "column %s: %v", m.column, err)
+		}
+		if u := c.types.unknown(c.OID); u != 0 && c.types.varies(c.OID) {
+			r.add(KindColumnType, "leave the column out, or make a column of each of its parts",
+				"column %s: the text of type %s depends on the session, and it holds a type whose binary form is not known here", m.column, c.Exact)
 		}
 	}
 	return r.problems
@@ -174,23 +180,85 @@ func selfRead(t reflect.Type) bool {
 		p.Implements(reflect.TypeFor[json.Unmarshaler]()))
 }
 
-// unread returns why a field cannot take back what it has just been encoded to, or nil. It is asked where the server
-// keeps text as it was given, and of types with methods, whose two ways may not fit each other.
+// unread returns why a field cannot take back what it has just been encoded to, or nil. It is asked of types with
+// methods, whose two ways may not fit each other, where the server's text of a value can be foretold.
 func unread(m member, c *column, text string) error {
-	if c.OID == pgtype.ByteaOID && !strings.Contains(text, `\`) {
-		text = `\x` + hex.EncodeToString([]byte(text)) // as it will be written out
+	told, ok := foretold(c, text)
+	if !ok {
+		return nil
 	}
-	switch {
-	case c.isText() || c.Typtype == "e" || isJSON(c.OID) || c.OID == pgtype.UUIDOID || c.OID == pgtype.ByteaOID,
-		c.OID == pgtype.Int2OID, c.OID == pgtype.Int4OID, c.OID == pgtype.Int8OID, c.OID == pgtype.BoolOID:
-		return decoder{oid: c.OID, elem: c.Elem}.decode(reflect.New(m.typ).Elem(), text)
+	return decoder{oid: c.OID, elem: c.Elem}.decode(reflect.New(m.typ).Elem(), told)
+}
+
+// foretold returns the text that the server will give back for text in the column c, where that is known.
+func foretold(c *column, text string) (string, bool) {
+	if c.Elem == 0 {
+		return foretoldValue(c, c.OID, text)
 	}
-	return nil
+	items, err := parseArray(text)
+	if err != nil {
+		return "", false
+	}
+	var b strings.Builder
+	b.WriteByte('{')
+	for i, it := range items {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		value, ok := foretoldValue(c, c.Elem, it.text)
+		if it.array || !ok && !it.null {
+			return "", false
+		}
+		writeElement(&b, value, it.null)
+	}
+	b.WriteByte('}')
+	return b.String(), true
+}
+
+func foretoldValue(c *column, oid uint32, text string) (string, bool) {
+	bits := 64
+	switch oid {
+	case pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID, pgtype.JSONOID, pgtype.JSONBOID, pgtype.UUIDOID, pgtype.BoolOID,
+		pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID:
+		return text, true
+	case pgtype.ByteaOID:
+		if !strings.Contains(text, `\`) {
+			text = `\x` + hex.EncodeToString([]byte(text))
+		}
+		return text, true
+	case pgtype.Float4OID:
+		bits = 32
+		fallthrough
+	case pgtype.Float8OID:
+		f, err := strconv.ParseFloat(text, bits)
+		return floatText(f, bits), err == nil
+	case moneyOID:
+		return "$" + text, true
+	case pgtype.IntervalOID, pgtype.DateOID, pgtype.TimeOID, pgtype.TimetzOID, pgtype.TimestampOID, pgtype.TimestamptzOID, pgtype.MacaddrOID:
+		return samples[oid], true // not what was given, but its form
+	}
+	return text, c.Typtype == "e"
+}
+
+// loses says that a whole number of type t may lose digits in the column.
+func loses(t reflect.Type, c *column) bool {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	v := reflect.Zero(t)
+	return (v.CanInt() || v.CanUint()) && (slices.Contains(floats, c.OID) || slices.Contains(floats, c.Elem))
+}
+
+var floats = []uint32{pgtype.Float4OID, pgtype.Float8OID}
+
+// provesNothing says that a field that has read back one value of the column may still fail on another.
+func provesNothing(t reflect.Type, c *column) bool {
+	return t.Kind() == reflect.Array || slices.Contains(floats, c.OID) || slices.Contains(floats, c.Elem)
 }
 
 // twoWays says that a field has methods of its own, or a length, so that not every value of the column fits it.
 func twoWays(t reflect.Type) bool {
-	for t.Kind() == reflect.Pointer {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && !isBytes(t) && !implements(t, valuerType) && !selfRead(t) {
 		t = t.Elem()
 	}
 	return t != timeType && (implements(t, valuerType) || implements(t, textType) || selfRead(t) || t.Kind() == reflect.Array)

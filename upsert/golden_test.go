@@ -64,7 +64,9 @@ type (
 // subscriptionLayout is the table's: tenant, id, email, amount and public_id are NOT NULL, and the last has a default.
 func subscriptionLayout(server int) *layout {
 	l := &layout{Server: server, byName: map[string]*column{}}
+	types := typeSet{pgtype.TimestamptzOID: {OID: pgtype.TimestamptzOID, Kind: "b", Send: "pg_catalog.timestamptz_send"}}
 	add := func(c column) {
+		c.types = types
 		if c.Exact == "" {
 			c.Exact = c.Type
 		}

@@ -21,6 +21,8 @@ type layout struct {
 	// Targets are the unique indexes that have an expression.
 	Targets [][]part
 
+	Types []*typeInfo
+
 	byName map[string]*column
 
 	spread spread // where Citus has the table
@@ -30,7 +32,7 @@ type layout struct {
 type column struct {
 	Name      string
 	OID       uint32
-	Elem      uint32 // of an array
+	Elem      uint32 // of an array; a domain counts as the type below it
 	Type      string // in SQL, without length or scale; with its schema, or a keyword that is pg_catalog's
 	Exact     string // in SQL, with them
 	Catalog   string // atttypid and atttypmod
@@ -46,6 +48,9 @@ type column struct {
 	Fuzzy bool
 	// Operators are those of its order, by strategy, each with its schema; nil where they are pg_catalog's.
 	Operators map[string]string
+
+	ElemDomain bool // the elements are of a domain
+	types      typeSet
 }
 
 // expressions returns the operator that finds what equals an expression of the target, "" for pg_catalog's. It is told by
@@ -99,6 +104,22 @@ WITH RECURSIVE base AS (
     JOIN pg_catalog.pg_type AS d ON d.oid = b.oid
     JOIN pg_catalog.pg_type AS t ON t.oid = b.typbasetype
    WHERE b.typtype = 'd'
+), made (oid) AS (
+  SELECT b.oid FROM base AS b
+  UNION
+  SELECT n.oid
+    FROM made AS m JOIN pg_catalog.pg_type AS t ON t.oid = m.oid
+    JOIN LATERAL (
+      SELECT t.typelem AS oid WHERE t.typcategory = 'A' AND t.typtype = 'b'
+       UNION ALL
+      SELECT t.typbasetype WHERE t.typtype = 'd'
+       UNION ALL
+      SELECT a.atttypid FROM pg_catalog.pg_attribute AS a
+       WHERE a.attrelid = t.typrelid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
+       UNION ALL
+      SELECT r.rngsubtype FROM pg_catalog.pg_range AS r WHERE r.rngtypid = t.oid
+       UNION ALL
+      SELECT r.rngtypid FROM pg_catalog.pg_range AS r WHERE r.rngmultitypid = t.oid) AS n ON true
 )
 SELECT json_build_object(
   'Server', current_setting('server_version_num')::int,
@@ -147,7 +168,18 @@ SELECT json_build_object(
            WHERE k.oid = i.indclass[g.n - 1] AND m.amopstrategy = 3 AND on_.nspname <> 'pg_catalog'
         ) AS e (equal) ON true))
       FROM pg_catalog.pg_index AS i
-     WHERE i.indrelid = to_regclass($1::text) AND i.indisunique AND i.indexprs IS NOT NULL), '[]'::json)
+     WHERE i.indrelid = to_regclass($1::text) AND i.indisunique AND i.indexprs IS NOT NULL), '[]'::json),
+  'Types', (
+    SELECT json_agg(json_build_object('OID', t.oid::int8, 'Kind', t.typtype::text, 'Category', t.typcategory::text,
+        'Base', t.typbasetype::int8,
+        'Elem', CASE WHEN t.typcategory = 'A' AND t.typtype = 'b' THEN t.typelem::int8 ELSE 0 END,
+        'Span', coalesce((SELECT CASE WHEN r.rngtypid = t.oid THEN r.rngsubtype::int8 ELSE r.rngtypid::int8 END
+                            FROM pg_catalog.pg_range AS r WHERE r.rngtypid = t.oid OR r.rngmultitypid = t.oid), 0),
+        'Members', (SELECT json_agg(a.atttypid::int8 ORDER BY a.attnum) FROM pg_catalog.pg_attribute AS a
+                     WHERE a.attrelid = t.typrelid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped),
+        'Send', (SELECT quote_ident(n.nspname) || '.' || quote_ident(p.proname) FROM pg_catalog.pg_proc AS p
+                   JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace WHERE p.oid = t.typsend::oid)))
+      FROM unnest((SELECT array_agg(m.oid) FROM made AS m)) AS m (oid) JOIN pg_catalog.pg_type AS t ON t.oid = m.oid)
 )::text
   FROM base AS b
   JOIN pg_catalog.pg_attribute AS a ON a.attrelid = to_regclass($1::text) AND a.attnum = b.attnum
@@ -169,8 +201,15 @@ func readLayout(ctx context.Context, conn pg.Conn, table pg.Name) (*layout, erro
 	if err := json.Unmarshal([]byte(text), l); err != nil {
 		return nil, fmt.Errorf("upsert: reading the columns of %s: %w", table, err)
 	}
+	types := typeSet{}
+	for _, t := range l.Types {
+		types[t.OID] = t
+	}
 	for i := range l.Columns {
-		l.byName[l.Columns[i].Name] = &l.Columns[i]
+		c := &l.Columns[i]
+		c.types, c.ElemDomain = types, c.Elem != types.base(c.Elem)
+		c.Elem = types.base(c.Elem)
+		l.byName[c.Name] = c
 	}
 	if l.Citus {
 		if l.spread, err = readSpread(ctx, conn, table); err != nil {
@@ -186,6 +225,9 @@ func (c *column) rounded() bool {
 	oid := c.OID
 	if c.Elem != 0 {
 		oid = c.Elem
+	}
+	if c.ElemDomain {
+		return false // the cast to the array of them has rounded by then
 	}
 	switch oid {
 	case pgtype.NumericOID, pgtype.TimestampOID, pgtype.TimestamptzOID, pgtype.TimeOID, pgtype.TimetzOID, pgtype.IntervalOID:

@@ -47,6 +47,8 @@ func content(c *column, expr string) string {
 		return expr
 	case c.Fuzzy:
 		return expr + `::text COLLATE "C"`
+	case c.types.varies(c.OID):
+		return c.binary(expr) // whose text may hide a difference in this session
 	}
 	return expr + "::text"
 }
@@ -338,7 +340,14 @@ func (w writer) outdated() []string {
 		literal(w.p.table.Quoted()), strings.Join(names, ", "), strings.Join(types, ", "), outdated)}
 }
 
-func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+// literal returns s as a string of SQL, whatever standard_conforming_strings says.
+func literal(s string) string {
+	s = "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	if strings.ContainsRune(s, '\\') {
+		return pg.AsIs(" E" + strings.ReplaceAll(s, `\`, `\\`))
+	}
+	return s
+}
 
 // values returns the event's columns, from what value makes of the i-th parameter: a value of the column's type. Columns that a predicate or an
 // expression mentions and the event does not have are there with the value that the table would give them.

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
@@ -159,7 +161,11 @@ func (w writer) ranked(distinct bool, reset string) string {
 		if c.inArray() == c.Type {
 			return v
 		}
-		return v + "::" + pg.AsIs(c.Type)
+		v += "::" + pg.AsIs(c.Type)
+		if c.types.holds(c.OID, moneyOID) {
+			return guarded(v, []string{moneyIsMoney})
+		}
+		return v
 	})...)
 	checks := w.expressions()
 	if whens := w.refusals(); len(whens) > 0 {
@@ -271,14 +277,23 @@ func named(exprs []string, prefix string) string {
 // keyText returns the key of a row as one string, never empty, in a scope where the expressions' columns stand alone.
 func (w writer) keyText(alias string) string {
 	if len(w.p.keys) == 1 && w.p.keys[0].expr == "" {
-		return "'=' || " + at(alias, w.p.keys[0].column) + "::text"
+		return "'=' || " + w.plainText(w.p.keys[0], at(alias, w.p.keys[0].column)) + "::text"
 	}
 	return "ROW(" + joined(w.p.keys, ", ", func(k key) string {
 		if k.expr != "" {
 			return "(" + pg.AsIs(k.expr) + ")"
 		}
-		return at(alias, k.column)
+		return w.plainText(k, at(alias, k.column))
 	}) + ")::text"
+}
+
+// plainText returns expr, a value of the column k, or its binary form where its text may hide in what it differs from
+// another.
+func (w writer) plainText(k key, expr string) string {
+	if c := w.l.byName[k.column]; c != nil && c.types.varies(c.OID) && c.OID != pgtype.ByteaOID {
+		return "encode(" + c.binary(expr) + ", 'hex'::pg_catalog.text)"
+	}
+	return expr
 }
 
 // lockedKey is keyText of the row that conflicts. Beside excluded, an expression's columns would be ambiguous.
@@ -325,13 +340,14 @@ func (w writer) absent(judged string, s shape) string {
 	if len(ms) == 0 {
 		return ""
 	}
-	key := "'=' || " + w.judgedColumn(w.member(w.p.keys[0].column)) + "::text"
+	stored := func(k key) string { return w.plainText(k, w.judgedColumn(w.member(k.column))) }
+	key := "'=' || " + stored(w.p.keys[0]) + "::text"
 	if len(w.p.keys) > 1 || w.p.keys[0].expr != "" {
 		key = "ROW(" + joined(w.numbered(), ", ", func(i int) string {
 			if w.p.keys[i].expr != "" {
 				return fmt.Sprintf("e.pgonce_sk%d", i+1)
 			}
-			return w.judgedColumn(w.member(w.p.keys[i].column))
+			return stored(w.p.keys[i])
 		}) + ")::text"
 	}
 	return "  SELECT jsonb_object_agg(a.k, true) AS keys FROM (\n    " + joined(ms, "\n    UNION ALL ", func(m member) string {

@@ -22,6 +22,30 @@ const (
 // an array is the string "NULL". The text is read anew in every run.
 const nullsAreNulls = "'{NULL}'::pg_catalog.text::pg_catalog.int8[] IS NOT NULL"
 
+// moneyIsMoney is true, or an error where the session's lc_monetary reads an amount otherwise than C does.
+const moneyIsMoney = "CASE WHEN cash_send('-1,234.56'::pg_catalog.text::pg_catalog.money)" +
+	" = decode('fffffffffffe1dc0'::pg_catalog.text, 'hex'::pg_catalog.text)" +
+	" THEN 'true' ELSE 'lc_monetary'::pg_catalog.text END::pg_catalog.bool"
+
+// readsAlike returns conditions that are true, or errors of the server, where the session would take the text of a value
+// for another value.
+func (c *column) readsAlike() (conditions []string) {
+	if c.Elem != 0 || c.types.hasArray(c.OID) {
+		conditions = append(conditions, nullsAreNulls)
+	}
+	if c.types.holds(c.OID, moneyOID) {
+		conditions = append(conditions, moneyIsMoney)
+	}
+	return conditions
+}
+
+func guarded(value string, conditions []string) string {
+	if len(conditions) == 0 {
+		return value
+	}
+	return "CASE WHEN " + strings.Join(conditions, " AND ") + " THEN " + value + " END"
+}
+
 // one renders the statement for one row. It reads the row, judges, and writes only what is newer; the guard in DO UPDATE
 // judges again, against the row as it is once locked. Where the two disagree (a rival came in between), nothing was written and
 // the answer is "raced": it runs again with a new snapshot.
@@ -35,11 +59,7 @@ func (w writer) one() string {
 
 	var b strings.Builder
 	values := w.values(func(i int, c *column) string {
-		v := w.placeholder(i) + "::" + pg.AsIs(c.Type)
-		if c.Elem != 0 {
-			return "CASE WHEN " + nullsAreNulls + " THEN " + v + " END"
-		}
-		return v
+		return guarded(w.placeholder(i)+"::"+pg.AsIs(c.Type), c.readsAlike())
 	})
 	if len(refusals) == 0 {
 		fmt.Fprintf(&b, "WITH %s AS (\n  SELECT %s\n)", event, fold(values, 9))

@@ -112,23 +112,31 @@ func (p *plan) prepareAnew(ctx context.Context, conn pg.Conn) (*texts, error) {
 	if err != nil {
 		return nil, err
 	}
+	t, err := p.textsFor(l)
+	if err == nil {
+		p.use.Store(t)
+	}
+	return t, err
+}
+
+// textsFor renders the statements for a table with this layout.
+func (p *plan) textsFor(l *layout) (*texts, error) {
 	ps := p.layoutProblems(l)
 	if len(ps) == 0 {
 		ps = p.fieldProblems(l)
 	}
 	if len(ps) > 0 {
-		return nil, &VerifyError{Problems: ps}
+		return nil, fmt.Errorf("upsert: %w", &VerifyError{Problems: ps})
 	}
 	w := writer{p: p, l: l}
 	t := &texts{l: l, columns: mapped(p.written, w.col), one: w.one(), many: map[shape]string{}, unproven: make([]atomic.Bool, len(p.written))}
 	for i, m := range p.written {
-		t.unproven[i].Store(twoWays(m.typ))
+		t.unproven[i].Store(twoWays(m.typ) || loses(m.typ, t.columns[i]))
 	}
 	for _, s := range []shape{{false, false}, {false, true}, {true, false}, {true, true}} {
 		w.bulk = true
 		t.many[s] = w.many(s)
 	}
-	p.use.Store(t)
 	return t, nil
 }
 
@@ -167,7 +175,7 @@ func (p *plan) values(t *texts, row reflect.Value, index int, buf []value) ([]va
 		}
 		if err == nil && !null && t.unproven[i].Load() {
 			if err = unread(m, c, text); err == nil {
-				t.unproven[i].Store(m.typ.Kind() == reflect.Array)
+				t.unproven[i].Store(provesNothing(m.typ, c))
 			} else {
 				err = errOneWay
 			}

@@ -3,15 +3,14 @@ package upsert_test
 import (
 	"context"
 	"database/sql"
-	sqldriver "database/sql/driver"
 	"encoding/json"
 	"fmt"
 	"math/big"
-	"net"
-	"net/netip"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,48 +23,12 @@ import (
 	"github.com/pgonce/pgonce/upsert"
 )
 
-// Types as programs have them.
-type (
-	namedString string
-	namedInt    int32
-	namedBytes  []byte
-	namedTime   time.Time
-	stamp       struct{ time.Time }
-
-	// level has methods for text and none for databases.
-	level struct{ n int }
-
-	// grade is a Valuer and a Scanner that refuses NULL.
-	grade string
-
-	// oneWay writes what it cannot read.
-	oneWay int
-)
-
-func (l level) MarshalText() ([]byte, error) { return []byte("level-" + fmt.Sprint(l.n)), nil }
-func (l *level) UnmarshalText(b []byte) error {
-	_, err := fmt.Sscanf(string(b), "level-%d", &l.n)
-	return err
-}
-
-func (g grade) Value() (sqldriver.Value, error) { return "grade " + string(g), nil }
-func (g *grade) Scan(src any) error {
-	s, ok := src.(string)
-	if !ok || !strings.HasPrefix(s, "grade ") {
-		return fmt.Errorf("no grade: %T", src)
-	}
-	*g = grade(strings.TrimRight(strings.TrimPrefix(s, "grade "), " "))
-	return nil
-}
-
-func (oneWay) MarshalText() ([]byte, error) { return []byte("active"), nil }
-
 // sample is a Go value, and what is done with it.
 type sample struct {
 	name  string
 	value any
 	field reflect.Type
-	stmt  func(table string) doer
+	stmt  func(table string, read upsert.Statement) doer
 }
 
 // doer applies a value, alone or as a batch of one.
@@ -79,9 +42,10 @@ func given[F any](v F) sample {
 		N  int    `db:"n"`
 	}
 	return sample{
-		name: fmt.Sprintf("%T %v", v, v), value: v, field: reflect.TypeFor[F](),
-		stmt: func(table string) doer {
+		name: reflect.TypeFor[F]().String() + " " + form(v), value: v, field: reflect.TypeFor[F](),
+		stmt: func(table string, read upsert.Statement) doer {
 			s := upsert.Into[row](table).OnConflict("id").Set("v").Version("n").MustBuild()
+			upsert.Borrow(s, read)
 			return func(db upsert.DB, id string, many bool) (any, upsert.Outcome, error) {
 				ctx := context.Background()
 				if !many {
@@ -96,76 +60,16 @@ func given[F any](v F) sample {
 	}
 }
 
-func must[V any](v V, err error) V {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
-func samples() []sample {
-	east := time.Date(2026, 3, 1, 12, 0, 0, 123_456_789, time.FixedZone("", 2*3600))
-	_, cidr, _ := net.ParseCIDR("10.1.0.0/16")
-	uuid := [16]byte{1, 2, 3, 15: 255}
-	return []sample{
-		given("7"), given("abc"), given(""), given("calm"), given("2026-03-01 12:00:00.5"), given("10.0.0.1"), given("[1,3)"),
-		given("-1 mon 2 days"), given(`{"a": 1}`), given("$12.30"), given("01020300-0000-0000-0000-0000000000ff"), given("101"),
-		given("<a>b</a>"), given("(7,x)"), given("{1,NULL}"), given("12.50"), given("'\"\\,{}\n ü"),
-		given(namedString("calm")), given(namedString("7")), given(ptr("abc")), given((*string)(nil)),
-		given(7), given(int8(-7)), given(uint64(1 << 63)), given(namedInt(7)), given(ptr(int32(7))), given((*int)(nil)),
-		given(true), given(ptr(false)), given(1.5), given(float32(0.1)), given(1e300), given(7.0),
-		given([]byte("abc")), given([]byte{}), given([]byte(nil)), given([]byte{0, 1, 255}), given(uuid[:]), given(uuid), given([4]byte{1, 2, 3, 4}),
-		given(namedBytes{0, 255}), given(json.RawMessage(`{"b": 1,  "a": 2}`)), given(map[string]any{"k": 1.5}), given([]any{"x", nil}),
-		given(east), given(&east), given((*time.Time)(nil)), given(namedTime(east)), given(stamp{east}),
-		given(time.Date(-43, 3, 15, 0, 0, 0, 0, time.UTC)), given(90 * time.Minute), given(-90 * time.Minute),
-		given(*big.NewInt(-12)), given(big.NewInt(12)), given(*big.NewRat(3, 2)), given(big.NewRat(3, 1)), given(big.NewFloat(1.5)),
-		given(level{3}), given(&level{3}), given(grade("a")), given(oneWay(1)),
-		given(net.ParseIP("10.0.0.1")), given(net.IP(nil)), given(net.ParseIP("2001:db8::1")), given(*cidr), given(netip.MustParseAddr("10.0.0.1")),
-		given(netip.MustParsePrefix("10.1.0.0/16")), given(netip.MustParsePrefix("10.0.0.1/32")),
-		given([]string{"calm", "NULL", `a"b\`}), given([]string{}), given([]*string{ptr("x"), nil}), given([]namedString{"calm", "angry"}),
-		given([]int{1, 2}), given([]namedInt{1}), given([][]int32{{1, 2}, {3, 4}}), given([2]int{1, 2}), given([]time.Time{east}), given([]float64{0.1, 1e300}),
-		given([]bool{true}), given([][]byte{{0, 255}, nil}), given([]string(nil)), given([]sql.NullInt64{{Int64: 1, Valid: true}, {}}),
-		given(sql.NullString{String: "abc", Valid: true}), given(sql.NullTime{Time: east, Valid: true}), given(sql.Null[int]{V: 7, Valid: true}),
-		given(sql.NullBool{}), given(pgtype.Text{String: "abc", Valid: true}), given(pgtype.Int8{Int64: 7, Valid: true}),
-		given(must(numeric("12.50"))), given(pgtype.Timestamptz{Time: east, Valid: true}), given(pgtype.Timestamp{Time: east, Valid: true}),
-		given(pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}), given(pgtype.Date{Time: east, Valid: true}),
-		given(pgtype.Interval{Months: -1, Days: 2, Microseconds: 3_600_000_000, Valid: true}), given(pgtype.UUID{Bytes: uuid, Valid: true}),
-		given(pgtype.Time{Microseconds: 86_400_000_000, Valid: true}), given(pgtype.Bits{Bytes: []byte{0xA0}, Len: 3, Valid: true}),
-		given(pgtype.Point{P: pgtype.Vec2{X: 0.1, Y: 1e300}, Valid: true}),
-		given(pgtype.Range[pgtype.Timestamptz]{
-			Lower: pgtype.Timestamptz{Time: east.Truncate(time.Microsecond), Valid: true}, LowerType: pgtype.Inclusive, UpperType: pgtype.Unbounded, Valid: true,
-		}),
-		given(pgtype.Range[pgtype.Int4]{
-			Lower: pgtype.Int4{Int32: 1, Valid: true}, Upper: pgtype.Int4{Int32: 3, Valid: true}, LowerType: pgtype.Inclusive, UpperType: pgtype.Exclusive, Valid: true,
-		}),
-		given(struct{ A int }{1}), given[any](7), given[any]("abc"), given[any](east), given[any](nil),
-	}
-}
-
-func numeric(s string) (n pgtype.Numeric, err error) { return n, n.Scan(s) }
-
-var columnTypes = []string{
-	"text", "varchar(60)", "char(40)", "int2", "int4", "int8", "numeric", "numeric(10,2)", "float4", "float8", "bool", "bytea", "uuid", "json", "jsonb",
-	"date", "time", "timetz", "timestamp", "timestamptz", "timestamptz(3)", "interval", "inet", "cidr", "money", "xml", "bit(3)", "varbit", "point",
-	"mood", "positive", "pair", "int4range", "tstzrange", "tsmultirange", "text[]", "int4[]", "float8[]", "bytea[]", "timestamptz[]", "bool[]", "mood[]", "box",
-}
-
-// stored is how many of the samples a column of a type takes, at least.
-var stored = map[string]int{
-	"box": 5, "mood[]": 8, "text": 62, "bool[]": 8, "timestamptz[]": 7, "bytea[]": 12, "float8[]": 14,
-	"int4[]": 13, "tsmultirange": 5, "text[]": 18, "tstzrange": 6, "int4range": 7, "pair": 6, "mood": 7,
-	"positive": 23, "point": 6, "varbit": 10, "bit(3)": 8, "xml": 27, "money": 12, "inet": 12, "cidr": 16,
-	"interval": 14, "timestamptz(3)": 16, "timestamptz": 16, "timestamp": 15, "timetz": 6, "time": 15, "date": 15,
-	"jsonb": 68, "json": 68, "uuid": 9, "bool": 7, "bytea": 36, "float8": 29, "float4": 28, "numeric(10,2)": 25,
-	"numeric": 29, "int8": 22, "int4": 20, "int2": 20, "char(40)": 60, "varchar(60)": 60,
-}
-
-const valueTypes = `CREATE TYPE mood AS ENUM ('calm', 'angry'); CREATE DOMAIN positive AS numeric(8,2) CHECK (VALUE > 0); CREATE TYPE pair AS (a int, b text)`
-
-// hostile are settings under which values read and write otherwise.
-var hostile = map[string]string{
-	"DateStyle": "German", "IntervalStyle": "sql_standard", "TimeZone": "Asia/Kolkata", "extra_float_digits": "-15", "bytea_output": "escape",
-	"xmloption": "document",
+// hostile are sessions in which values read and write otherwise.
+var hostile = []map[string]string{
+	{
+		"DateStyle": "German", "IntervalStyle": "sql_standard", "TimeZone": "Asia/Kolkata", "extra_float_digits": "-15",
+		"bytea_output": "escape", "xmloption": "document", "standard_conforming_strings": "off", "escape_string_warning": "off",
+	},
+	{
+		"DateStyle": "SQL, DMY", "IntervalStyle": "iso_8601", "TimeZone": "America/St_Johns", "extra_float_digits": "0",
+		"bytea_output": "escape", "quote_all_identifiers": "on",
+	},
 }
 
 // bare is a driver by itself.
@@ -205,34 +109,125 @@ func settled(cfg *pgxpool.Config, settings map[string]string) *pgxpool.Config {
 	return cfg
 }
 
+// way is a way to the database, and a session that reads as it does.
+type way struct {
+	driver
+	reads   *pgxpool.Pool
+	strange bool
+}
+
+// located returns connections whose codecs say whose clock a time shows.
+func located(t *testing.T, cfg *pgxpool.Config) *pgxpool.Pool {
+	cfg = cfg.Copy()
+	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		zone := time.FixedZone("east", 5*3600)
+		m := conn.TypeMap()
+		m.RegisterType(&pgtype.Type{Name: "timestamp", OID: pgtype.TimestampOID, Codec: &pgtype.TimestampCodec{ScanLocation: zone}})
+		m.RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: zone}})
+		return nil
+	}
+	return pgtest.PoolConfig(t, cfg)
+}
+
 // What is stored is what a driver by itself stores for the same value, or the value is refused before anything is
 // written. What comes back is the value, in whatever session. The order of the drivers is that of their word: where
-// they differ, pgx in its default mode is right.
+// they differ, pgx in its default mode is right. What the driver stores and this package refuses is in a file, for the
+// types that every run tries.
 func TestStoresWhatTheDriverStores(t *testing.T) {
 	t.Parallel()
 	cfg := pgtest.Config(t)
 	pool := pgtest.PoolConfig(t, cfg)
 	exec(t, pool, valueTypes, pgx.QueryExecModeSimpleProtocol)
-	bares := bareDrivers(t, cfg)
-	ways := slices.DeleteFunc(drivers(t, cfg), func(d driver) bool { return strings.HasSuffix(d.name, "sql.Conn") })
-	ways = pgtest.Matrix(ways, func(d driver) string { return d.name }, "pgx cache statement", "pgx simple protocol", "postgres sql.DB")
-	strange := pgtest.PoolConfig(t, settled(cfg, hostile))
+	absent := map[string]bool{}
+	for _, name := range []string{"citext", "hstore"} {
+		if _, err := pool.Exec(context.Background(), "CREATE EXTENSION "+name); err != nil {
+			absent[name], absent[name+"[]"] = true, true
+		}
+	}
+	bares := pgtest.Matrix(bareDrivers(t, cfg), func(b bare) string { return b.name }, "pgx cache statement", "pgx simple protocol", "postgres")
+	var ways []way
+	for _, d := range pgtest.Matrix(drivers(t, cfg), func(d driver) string { return d.name }, "pgx cache statement", "pgx simple protocol", "postgres sql.DB") {
+		ways = append(ways, way{d, pool, false})
+	}
+	at := located(t, cfg)
+	ways = append(ways, way{driver{"pgx in a location", at}, at, false})
+	for i, settings := range hostile {
+		db := pgtest.PoolConfig(t, settled(cfg, settings))
+		ways = append(ways, way{driver{fmt.Sprint("strange settings ", i), db}, pool, true})
+	}
+	golden := goldenRefusals(t)
+	all := slices.Concat(samples(), moreSamples())
+	some := pgtest.Matrix(columnTypes, func(typ string) string { return typ }, typicalTypes...)
 	for n, typ := range columnTypes {
+		if absent[typ] || !slices.Contains(some, typ) {
+			continue
+		}
 		bareTable, table := fmt.Sprintf("bare_%d", n), fmt.Sprintf("ours_%d", n)
 		for _, name := range []string{bareTable, table} {
 			exec(t, pool, "CREATE TABLE "+name+" (id text PRIMARY KEY, v "+typ+", n int)")
 		}
 		t.Run(typ, func(t *testing.T) {
 			t.Parallel()
-			c := valueTest{pool, bareTable, table, bares, ways, strange}
-			for i, s := range samples() {
+			type row struct {
+				ID string  `db:"id"`
+				V  *string `db:"v"`
+				N  int     `db:"n"`
+			}
+			read := upsert.Into[row](table).OnConflict("id").Set("v").Version("n").MustBuild()
+			_, err := read.Exec(context.Background(), pool, row{"", nil, 1})
+			require.NoError(t, err)
+			c := valueTest{pool: pool, bare: bareTable, table: table, bares: bares, ways: ways, read: read}
+			for i, s := range all {
 				c.run(t, fmt.Sprint(i), typ, s)
 			}
-			// Refusing everything would pass as well.
-			n := get[int](t, pool, "SELECT count(DISTINCT id) FROM "+table+" WHERE id LIKE '%"+ways[0].name+"%'") / 2
-			require.GreaterOrEqual(t, n, stored[typ], "of the samples so many are stored in a column of type %s", typ)
+			if slices.Contains(typicalTypes, typ) {
+				golden(t, typ, c.refused)
+			}
 		})
 	}
+}
+
+// goldenRefusals compares what a column refuses with what the file says of it.
+func goldenRefusals(t *testing.T) func(t *testing.T, typ string, refused []string) {
+	const file = "testdata/refused.txt"
+	const head = "# What pgx by itself stores in a column, and this package refuses: the column's type, and below it the values.\n"
+	var mu sync.Mutex
+	found := map[string]string{}
+	known := string(must(os.ReadFile(file)))
+	section := func(typ string) string {
+		_, text, _ := strings.Cut(known, "\n"+typ+"\n")
+		text, _, _ = strings.Cut(text, "\n\n")
+		return strings.TrimRight(text, "\n")
+	}
+	if *upsert.Update {
+		t.Cleanup(func() {
+			text := head
+			for _, typ := range typicalTypes {
+				lines, ok := found[typ]
+				if !ok {
+					lines = section(typ)
+				}
+				text += "\n" + typ + "\n" + lines + "\n"
+			}
+			require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+		})
+	}
+	return func(t *testing.T, typ string, refused []string) {
+		text := strings.Join(mapped(refused, func(r string) string { return "\t" + r }), "\n")
+		mu.Lock()
+		defer mu.Unlock()
+		found[typ] = text
+		if !*upsert.Update {
+			require.Equal(t, section(typ), text, "where the change is meant, run the test with -update")
+		}
+	}
+}
+
+func mapped(all []string, f func(string) string) (done []string) {
+	for _, s := range all {
+		done = append(done, f(s))
+	}
+	return done
 }
 
 // valueTest is one column type.
@@ -240,17 +235,19 @@ type valueTest struct {
 	pool        *pgxpool.Pool
 	bare, table string
 	bares       []bare
-	ways        []driver
-	strange     *pgxpool.Pool
+	ways        []way
+	read        upsert.Statement // of the table, used
+	refused     []string
 }
 
-func (c valueTest) run(t *testing.T, id, typ string, s sample) {
+func (c *valueTest) run(t *testing.T, id, typ string, s sample) {
 	t.Helper()
 	stored := func(table, id string) *string {
 		return get[*string](t, c.pool, "SELECT CASE WHEN v IS NOT NULL THEN pg_catalog.concat(v) END FROM "+table+" WHERE id = $1", id)
 	}
 	kept := map[string]bool{}
 	var right *string
+	usual := false // the driver in its default mode stores it
 	for _, d := range c.bares {
 		at := id + d.name
 		if d.do("INSERT INTO "+c.bare+" (id, v) VALUES ($1, $2)", at, s.value) != nil {
@@ -261,24 +258,27 @@ func (c valueTest) run(t *testing.T, id, typ string, s sample) {
 			right = text
 		}
 		kept[form(text)] = true
-		if d.name == c.bares[0].name {
+		if usual = d.name == c.bares[0].name; usual {
 			break
 		}
 	}
-	do, first := s.stmt(c.table), true
-	for _, w := range slices.Concat(c.ways, []driver{{"strange settings", c.strange}}) {
+	do, first := s.stmt(c.table, c.read), true
+	for _, w := range c.ways {
 		for _, many := range []bool{false, true} {
 			at := fmt.Sprint(id, w.name, many)
 			fail := func(format string, args ...any) {
 				t.Errorf("%s into %s, %s, many %v: %s", s.name, typ, w.name, many, fmt.Sprintf(format, args...))
 			}
 			back, out, err := do(w.db, at, many)
-			if err != nil && typ == "xml" && w.db == c.strange {
-				return // no document, and the driver itself says the same
+			if err != nil && strings.HasPrefix(typ, "xml") && w.strange {
+				break // no document, and the driver itself says the same
 			}
 			if err != nil {
 				if out != 0 || get[int](t, c.pool, "SELECT count(*) FROM "+c.table+" WHERE id = $1", at) != 0 {
 					fail("an error, and the row is written: %v", err)
+				}
+				if w.strange && c.strangely(t, w, at, s) == "refused" {
+					break
 				}
 				if !first {
 					fail("%v, and not in the first way", err)
@@ -289,6 +289,9 @@ func (c valueTest) run(t *testing.T, id, typ string, s sample) {
 				if _, _, one := do(c.ways[0].db, at, false); one == nil {
 					fail("refused in a batch only: %v", err)
 				}
+				if usual {
+					c.refused = append(c.refused, s.name)
+				}
 				return
 			}
 			first = false
@@ -296,12 +299,12 @@ func (c valueTest) run(t *testing.T, id, typ string, s sample) {
 			if kept[`"{}"`] && strings.HasPrefix(typ, "json") {
 				continue // pgx by itself stores nothing of a big.Rat, and of a big.Int that is no pointer
 			}
-			if len(kept) > 0 && !kept[form(text)] && !(w.db == c.strange && c.strangely(t, at, s) == form(text)) {
+			if len(kept) > 0 && !kept[form(text)] && !(w.strange && c.strangely(t, w, at, s) == form(text)) {
 				fail("%s is stored, and by the driver itself %s", form(text), form(right))
 			}
 			// Strings of bytes come back in the server's digits, as in a bytea.
 			digits := typ == "bytea[]" && strings.Contains(s.field.String(), "tring")
-			if want := c.want(t, at, s, text); !digits && s.field.Kind() != reflect.Interface && form(back) != form(want) {
+			if want := c.want(t, w, at, s, text); !digits && s.field.Kind() != reflect.Interface && form(back) != form(want) {
 				fail("%s comes back, not %s; %s is stored", form(back), form(want), form(text))
 			}
 			if _, out, err := do(w.db, at, many); out != upsert.Unchanged || err != nil {
@@ -311,21 +314,23 @@ func (c valueTest) run(t *testing.T, id, typ string, s sample) {
 	}
 }
 
-// strangely is what the driver by itself stores in the strange session, for a string: that one may depend on it.
-func (c valueTest) strangely(t *testing.T, id string, s sample) string {
+// strangely is what the driver by itself stores in the strange session, for strings: those may depend on it.
+func (c *valueTest) strangely(t *testing.T, w way, id string, s sample) string {
 	t.Helper()
-	if r := reflect.Indirect(reflect.ValueOf(s.value)); r.Kind() != reflect.String {
+	if !strings.Contains(s.field.String(), "tring") && s.field.Kind() != reflect.Interface {
 		return "none"
 	}
-	exec(t, c.strange, "INSERT INTO "+c.bare+" (id, v) VALUES ($1, $2)", "strange "+id, s.value)
-	return form(get[*string](t, c.pool, "SELECT pg_catalog.concat(v) FROM "+c.bare+" WHERE id = $1", "strange "+id))
+	if _, err := w.db.(*pgxpool.Pool).Exec(context.Background(), "INSERT INTO "+c.bare+" (id, v) VALUES ($1, $2)", w.name+id, s.value); err != nil {
+		return "refused"
+	}
+	return form(get[*string](t, c.pool, "SELECT pg_catalog.concat(v) FROM "+c.bare+" WHERE id = $1", w.name+id))
 }
 
 // want is what pgx reads from the row, or where it cannot, the text or the value as it was given.
-func (c valueTest) want(t *testing.T, id string, s sample, text *string) any {
+func (c *valueTest) want(t *testing.T, w way, id string, s sample, text *string) any {
 	t.Helper()
 	read := func(dst any) bool {
-		return c.pool.QueryRow(context.Background(), "SELECT v FROM "+c.table+" WHERE id = $1", id).Scan(dst) == nil
+		return w.reads.QueryRow(context.Background(), "SELECT v FROM "+c.table+" WHERE id = $1", id).Scan(dst) == nil
 	}
 	var at time.Time
 	switch s.value.(type) {
@@ -343,7 +348,7 @@ func (c valueTest) want(t *testing.T, id string, s sample, text *string) any {
 		}
 	}
 	switch dst := reflect.New(s.field); {
-	case s.field.Kind() == reflect.String || s.field == reflect.TypeFor[*string]():
+	case s.field.Kind() == reflect.String || s.field.Kind() == reflect.Pointer && s.field.Elem().Kind() == reflect.String:
 		if s.field == reflect.TypeFor[grade]() {
 			return s.value
 		}
@@ -363,6 +368,10 @@ func form(v any) string {
 		return v.UTC().Truncate(time.Microsecond).Format("2006-01-02T15:04:05.999999")
 	case namedTime:
 		return form(time.Time(v))
+	case stamp:
+		return form(v.Time)
+	case json.Number:
+		return fmt.Sprintf("%q", string(v))
 	case fmt.Stringer:
 		if r := reflect.ValueOf(v); r.Kind() != reflect.Pointer || !r.IsNil() {
 			return v.String()
@@ -373,6 +382,8 @@ func form(v any) string {
 	case big.Int:
 		return v.String()
 	case big.Rat:
+		return v.String()
+	case big.Float:
 		return v.String()
 	case json.RawMessage:
 		return string(v)
@@ -393,6 +404,15 @@ func form(v any) string {
 			parts = append(parts, form(r.Index(i).Interface()))
 		}
 		return "[" + strings.Join(parts, " ") + "]"
+	case r.Kind() == reflect.Map && !r.IsNil():
+		var parts []string
+		for _, k := range r.MapKeys() {
+			parts = append(parts, form(k.Interface())+":"+form(r.MapIndex(k).Interface()))
+		}
+		slices.Sort(parts)
+		return "map[" + strings.Join(parts, " ") + "]"
+	case r.Kind() == reflect.Func:
+		return "func"
 	case r.Kind() == reflect.Struct && r.NumField() > 0:
 		var parts []string
 		for i := range r.NumField() {

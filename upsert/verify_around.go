@@ -63,29 +63,32 @@ func readAround(ctx context.Context, conn pg.Conn, table pg.Name) (*around, erro
 func (p *plan) aroundProblems(l *layout, a *around, cat *catalog) []Problem {
 	r := &report{table: p.table.String()}
 	for _, child := range a.Children {
-		r.add("make it a partitioned table, or ALTER TABLE "+child+" NO INHERIT "+p.table.Quoted(),
+		r.add(KindInheritance, "make it a partitioned table, or ALTER TABLE "+child+" NO INHERIT "+p.table.Quoted(),
 			"table %s inherits from it, and no unique index covers both: a row of a key that is there is inserted beside it", child)
 	}
 	for _, rule := range a.Rules {
-		r.add(fmt.Sprintf("DROP RULE %s ON %s", pg.Quote(rule), p.table.Quoted()),
+		r.add(KindRule, fmt.Sprintf("DROP RULE %s ON %s", pg.Quote(rule), p.table.Quoted()),
 			"it has the rule %s, and PostgreSQL takes no ON CONFLICT on a table with rules for INSERT or UPDATE", rule)
 	}
 	for _, t := range a.Triggers {
 		if text := p.triggerProblem(t); text != "" && !p.accepts(t.Name) {
-			r.add(fmt.Sprintf("DROP TRIGGER %s ON %s, let it fill columns of its own, or Accept(%q) where it is meant so",
+			r.add(KindTrigger, fmt.Sprintf("DROP TRIGGER %s ON %s, let it fill columns of its own, or Accept(%q) where it is meant so",
 				pg.Quote(t.Name), p.table.Quoted(), t.Name), "%s", text)
 		}
 	}
-	others := slices.Clone(a.Excluding)
-	for _, i := range cat.Indexes {
-		if p.canClash(l, i) {
-			others = append(others, i.Name)
+	further := func(kind Kind, name string) {
+		if !p.accepts(name) {
+			r.add(kind, fmt.Sprintf("drop it, or handle ErrOtherConstraint and write Accept(%q)", name),
+				"%s is a further constraint: an event that clashes with another entity's row there fails, "+
+					"and in a transaction so may the same event twice at once", name)
 		}
 	}
-	for _, name := range others {
-		if !p.accepts(name) {
-			r.add(fmt.Sprintf("drop it, or handle ErrOtherConstraint and write Accept(%q)", name),
-				"%s is a further constraint: an event that clashes with another entity's row there fails, and in a transaction so may the same event twice at once", name)
+	for _, name := range a.Excluding {
+		further(KindOtherConstraint, name)
+	}
+	for _, i := range cat.Indexes {
+		if p.canClash(l, i) {
+			further(KindOtherUniqueIndex, i.Name)
 		}
 	}
 	return r.problems
@@ -142,10 +145,10 @@ func (p *plan) viewProblems(ctx context.Context, db DB, conn pg.Conn, l *layout,
 	r := &report{table: p.table.String()}
 	switch {
 	case a.Kind == "v" && !a.Writable:
-		r.add("name the table in Into", "it is a view that PostgreSQL cannot turn into a write to one table")
+		r.add(KindNotATable, "name the table in Into", "it is a view that PostgreSQL cannot turn into a write to one table")
 		return r.problems, nil
 	case a.Kind != "v":
-		r.add("name a table in Into", "it is no table, but a materialized view, a foreign table or a sequence, which take no ON CONFLICT")
+		r.add(KindNotATable, "name a table in Into", "it is no table, but a materialized view, a foreign table or a sequence, which take no ON CONFLICT")
 		return r.problems, nil
 	}
 	var table pg.Name
@@ -155,11 +158,11 @@ func (p *plan) viewProblems(ctx context.Context, db DB, conn pg.Conn, l *layout,
 	})
 	switch state := sqlState(err); {
 	case state == noArbiter:
-		r.add("CREATE UNIQUE INDEX on the table of the view, on the columns behind "+writer{p: p}.target(),
+		r.add(KindIndexMissing, "CREATE UNIQUE INDEX on the table of the view, on the columns behind "+writer{p: p}.target(),
 			"there is no unique index on exactly %s in the table of the view, so that every statement fails (42P10)", writer{p: p}.target())
 		return r.problems, nil
 	case strings.HasPrefix(state, "42") && state != "42501", state == "0A000", state == "55000":
-		r.add("name the table in Into", "PostgreSQL does not take the statement on this view: %v", err)
+		r.add(KindNotATable, "name the table in Into", "PostgreSQL does not take the statement on this view: %v", err)
 		return r.problems, nil
 	case err != nil:
 		return nil, err

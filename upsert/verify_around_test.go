@@ -152,8 +152,9 @@ func TestVerifyAround(t *testing.T) {
 				var verr *upsert.VerifyError
 				require.ErrorAs(t, err, &verr)
 				require.Len(t, verr.Problems, 1, "%v", err)
-				require.Contains(t, verr.Problems[0].Text, problem)
+				require.Contains(t, verr.Problems[0].Message, problem)
 				require.NotEmpty(t, verr.Problems[0].Fix)
+				require.Equal(t, kindOf(t, problem), verr.Problems[0].Kind)
 			}
 			check(pool, tt.problem)
 			tx, err := pool.Begin(ctx)
@@ -255,7 +256,7 @@ func TestVerifyTombstone(t *testing.T) {
 	var verr *upsert.VerifyError
 	require.ErrorAs(t, upsert.Verify(ctx, pool, stmt), &verr)
 	require.Len(t, verr.Problems, 1)
-	require.Contains(t, verr.Problems[0].Text, "leaves out column a, fails")
+	require.Contains(t, verr.Problems[0].Message, "leaves out column a, fails")
 	deletion := deletable{ID: "1", Gone: true, V: 1}
 	_, err := stmt.Exec(ctx, pool, deletion)
 	require.ErrorContains(t, err, "23502")

@@ -88,8 +88,9 @@ func TestVerify(t *testing.T) {
 				var verr *upsert.VerifyError
 				require.ErrorAs(t, err, &verr)
 				require.Len(t, verr.Problems, 1, "%v", err)
-				require.Contains(t, verr.Problems[0].Text, problem)
+				require.Contains(t, verr.Problems[0].Message, problem)
 				require.NotEmpty(t, verr.Problems[0].Fix)
+				require.Equal(t, kindOf(t, problem), verr.Problems[0].Kind)
 				require.Equal(t, "accounts", verr.Problems[0].Table)
 			}
 			check(pool, tt.problem)
@@ -146,7 +147,7 @@ func TestVerifyAll(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	err := upsert.Verify(context.Background(), pool, orders, wides)
-	require.ErrorContains(t, err, "upsert into orders: there is no such table")
-	require.ErrorContains(t, err, "upsert into wides: there is no such table")
+	require.ErrorContains(t, err, "orders: table missing: there is no such table")
+	require.ErrorContains(t, err, "wides: table missing: there is no such table")
 	require.NoError(t, upsert.Verify(context.Background(), pool))
 }
