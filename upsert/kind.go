@@ -30,10 +30,11 @@ const (
 	KindTrigger          // that changes or drops rows
 	KindRule
 	KindInheritance
+	KindSpread // a table of Citus, for which the statement cannot be made
 )
 
 // kindNames returns the name of each kind.
-func kindNames() [KindInheritance + 1]string {
+func kindNames() [KindSpread + 1]string {
 	return [...]string{
 		0:                        "unknown",
 		KindTableMissing:         "table missing",
@@ -58,6 +59,7 @@ func kindNames() [KindInheritance + 1]string {
 		KindTrigger:              "trigger",
 		KindRule:                 "rule",
 		KindInheritance:          "inheritance",
+		KindSpread:               "spread",
 	}
 }
 

@@ -31,7 +31,7 @@ func readSpread(ctx context.Context, conn pg.Conn, table pg.Name) (s spread, err
 func (p *plan) onSpread(l *layout) []Problem {
 	r := &report{table: p.table.String()}
 	if l.spread.on && l.spread.parted && p.rule != firstWins {
-		r.add("spread a table without partitions, or write the statement by hand from SQL()",
+		r.add(KindSpread, "spread a table without partitions, or write the statement by hand from SQL()",
 			"it is a partitioned table of Citus, where PostgreSQL tells no update from an insert")
 	}
 	return r.problems
@@ -46,7 +46,7 @@ func (p *plan) manyOnSpread(l *layout) error {
 	}
 	r := &report{table: p.table.String()}
 	for _, m := range carried {
-		r.add(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL, or call Exec for each row", p.table.Quoted(), pg.Quote(m.column)),
+		r.add(KindSpread, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL, or call Exec for each row", p.table.Quoted(), pg.Quote(m.column)),
 			"column %s of SetIfNotNull is NOT NULL, and in a table of Citus ExecMany cannot leave it as it is", m.column)
 	}
 	return &VerifyError{Problems: r.problems}
