@@ -15,7 +15,7 @@ import (
 func TestKinds(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{upsert.Kind(0).String(): true}
-	for k := upsert.KindTableMissing; k <= upsert.KindInheritance; k++ {
+	for k := upsert.KindTableMissing; k <= upsert.KindSpread; k++ {
 		require.False(t, seen[k.String()], "%d is %s", k, k)
 		seen[k.String()] = true
 		text, err := json.Marshal(upsert.Problem{Kind: k})
