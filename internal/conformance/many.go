@@ -181,10 +181,7 @@ func many(t *testing.T, door Door) {
 	// Two batches that share keys wait for each other, and never both at once.
 	t.Run("OppositeOrder", func(t *testing.T) {
 		k := open(t, door)
-		rounds := 200
-		if door.Core {
-			rounds = 20
-		}
+		const rounds = 20 // TestBatchesInOppositeOrder has more
 		for round := range rounds {
 			keys := ids(20, fmt.Sprint("r", round, "_"))
 			turned := slices.Clone(keys)
@@ -295,10 +292,7 @@ func many(t *testing.T, door Door) {
 
 	t.Run("Large", func(t *testing.T) {
 		k := open(t, door)
-		n := 10_000
-		if door.Core {
-			n = 2_000
-		}
+		const n = 2_000
 		keys := ids(n, "evt")
 		tx := k.begin("")
 		all, err := tx.DoMany(k.ctx, Settings{}, keys, func(_ context.Context, _ Tx, fresh []int) error {
