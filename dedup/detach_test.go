@@ -34,6 +34,12 @@ func detaching(ctx context.Context, t *testing.T, pool *pgxpool.Pool) (done <-ch
 	return ended, func() { require.NoError(t, claim.Rollback(t.Context())) }
 }
 
+// wantNobodyWaits waits until the server, too, has ended what a context has cancelled.
+func wantNobodyWaits(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	require.Eventually(t, func() bool { return count(t, pool, waitsForOld) == 0 }, 20*time.Second, 5*time.Millisecond)
+}
+
 // A Maintain that waits for an old transaction is at work, and no reason not to start. What it detaches has expired; a
 // partition that holds keys of the window is another matter, and so is one that nobody is detaching any more.
 func TestVerifyBesideMaintain(t *testing.T) {
@@ -50,6 +56,7 @@ func TestVerifyBesideMaintain(t *testing.T) {
 	require.Equal(t, "partition half detached", found[0].Kind.String())
 	cancel()
 	require.Error(t, <-done)
+	wantNobodyWaits(t, pool)
 	found = problems(t, pool, shorter)
 	require.Len(t, found, 1, "it is stuck")
 	require.Equal(t, "partition half detached", found[0].Kind.String())
@@ -71,7 +78,7 @@ func TestCatalogBesideFinalize(t *testing.T) {
 	begun, end := detaching(ctx, t, pool)
 	cancel()
 	require.Error(t, <-begun)
-	require.Eventually(t, func() bool { return count(t, pool, waitsForOld) == 0 }, 20*time.Second, 5*time.Millisecond)
+	wantNobodyWaits(t, pool)
 	end()
 	require.Equal(t, 1, count(t, pool, pendingParts))
 
