@@ -112,7 +112,7 @@ type part struct {
 func (r *run) drop(ctx context.Context) error {
 	keep := (r.t.Retention + min(Grace, math.MaxInt64-r.t.Retention)).Microseconds() // "for ever" must not overflow
 	for failed := 0; ; {
-		// To read a partition's bounds is to lock it, so that the look, too, can be the victim of a deadlock.
+		// A step, and a look into a partition before it, can be the victim of a deadlock; see finalize.
 		step, err := r.next(ctx, keep)
 		if err == nil && step == nil {
 			return nil
@@ -164,7 +164,10 @@ func (r *run) next(ctx context.Context, keep int64) (func(context.Context) error
 	return nil, nil
 }
 
-// finalize ends the detaching that another run began. That one may be at it still; then one of the two fails.
+// finalize ends the detaching that another run began. That one may be at it still; then one of the two fails. It holds
+// the locks of the table's DDL and of the partition, and waits for every older snapshot. Who has such a snapshot and waits
+// for one of those locks is in a deadlock with it: another run at a step, or a reader of the partition. So the looks at the
+// catalog lock no partition.
 func (r *run) finalize(ctx context.Context, p pg.Name) error {
 	return r.send(ctx, "finalize "+p.String(), "ALTER TABLE "+r.t.Name.Quoted()+" DETACH PARTITION "+p.Quoted()+" FINALIZE")
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// relsSQL is the table $1 and its partitions.
+// relsSQL is the table $1 and its partitions, but for those that are half detached: no row goes there, and one that is
+// just being detached must not be locked (see [RangesSQL]).
 const relsSQL = `
 WITH rels AS (
   SELECT c.oid, c.relname, n.nspname, c.relkind, c.relreplident, c.relnamespace, c.relpartbound
@@ -15,7 +16,8 @@ WITH rels AS (
     JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
    WHERE c.oid = $1::int8::oid
       OR c.relispartition
-     AND c.oid IN (SELECT i.inhrelid FROM pg_catalog.pg_inherits AS i WHERE i.inhparent = $1::int8::oid)
+     AND c.oid IN (SELECT i.inhrelid FROM pg_catalog.pg_inherits AS i
+                    WHERE i.inhparent = $1::int8::oid AND NOT i.inhdetachpending)
 )`
 
 // aroundSQL lists what others have attached to the table $1 and its partitions: what can change, keep or delete a row.

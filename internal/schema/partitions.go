@@ -29,14 +29,14 @@ type partitioning struct {
 	byKey      bool // on columns of the key alone
 }
 
-// partitionsSQL lists the partitions. Bounds are read from what the server prints.
+// partitionsSQL lists the partitions. Bounds are read from what the server prints, as in [RangesSQL].
 var partitionsSQL = pg.Pin(`
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, i.inhdetachpending,
        coalesce(substring(b.bound from 'modulus ([0-9]+)'), '0')::int8, coalesce(substring(b.bound from 'remainder ([0-9]+)'), '0')::int8
   FROM pg_catalog.pg_inherits AS i
   JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
   JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
- CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bound) AS b
+ CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, 0::oid) AS bound) AS b
  WHERE i.inhparent = $1::int8::oid
  ORDER BY c.relname`)
 

@@ -23,6 +23,9 @@ var weeklyTypes = []columnSpec{
 // RangesSQL lists the partitions by range of the table $1. Why not read the bounds in Go: they are printed by the session's
 // DateStyle, and this session can read what it prints. No backslash: with standard_conforming_strings = off it would be another
 // pattern, that finds nothing.
+//
+// A bound has no column in it, and so pg_get_expr needs no relation. Why not give it the partition: it would lock that.
+// Who finishes a DETACH ... CONCURRENTLY holds that lock, and waits for every older snapshot, this look's among them.
 const RangesSQL = `
 SELECT c.oid, n.nspname, c.relname, i.inhdetachpending AS pending,
        coalesce(substring(b.bound from 'FROM [(]''([^'']+)''[)]')::date, '-infinity') AS low,
@@ -30,7 +33,7 @@ SELECT c.oid, n.nspname, c.relname, i.inhdetachpending AS pending,
   FROM pg_catalog.pg_inherits AS i
   JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
   JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
- CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bound) AS b
+ CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, 0::oid) AS bound) AS b
  WHERE i.inhparent = $1::int8::oid AND b.bound <> 'DEFAULT'`
 
 // weeksSQL lists the weeks from the one in which the retention ($2, microseconds) begins to $3 weeks from now, by the
