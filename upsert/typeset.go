@@ -89,5 +89,7 @@ func (s typeSet) unknown(oid uint32) uint32 {
 	return oid
 }
 
-// asText says that the binary form of a type is its text.
-func (t *typeInfo) asText() bool { return t.Kind == "e" || t.Category == "S" }
+// asText says that the binary form of a type is its text. (Before PostgreSQL 15 "char", a byte, is among the strings.)
+func (t *typeInfo) asText() bool {
+	return t.Kind == "e" || t.Category == "S" && t.OID != pgtype.QCharOID
+}
