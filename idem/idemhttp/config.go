@@ -24,8 +24,9 @@ type Config struct {
 	Source string
 
 	// Route names the endpoint: it and the method are the operation of the key, as an observer sees it. A name must
-	// stay as it is for as long as clients retry. nil means the path. Where a route stands for several paths, a key that
-	// was used on one of them is refused on the others (422), for the path is part of the payload.
+	// stay as it is for as long as clients retry. nil means the path that the client sent, with what http.StripPrefix
+	// took away. Where a route stands for several paths, a key that was used on one of them is refused on the others
+	// (422), for the path is part of the payload.
 	Route func(r *http.Request) string
 
 	// Methods are those that need a key. nil means POST and PATCH. Requests of other methods go straight to the handler,
@@ -129,7 +130,7 @@ func (c Config) complete() (Config, error) {
 		c.Policy = DefaultPolicy
 	}
 	if c.Route == nil {
-		c.Route = func(r *http.Request) string { return r.URL.EscapedPath() }
+		c.Route = sentPath
 	}
 	if c.OnError == nil {
 		c.OnError = logError

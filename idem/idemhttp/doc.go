@@ -67,7 +67,7 @@
 // With a Lease, the handler runs in no transaction. A row is reserved before it and settled after it, as by
 // [idem.Call]. The handler passes [Key].External() to its provider, and writes to the database in [Then]. Where it
 // dies, or answers with what is not kept, the next request after the lease runs it again with the same external key,
-// as long as the provider Remembers; else it gets 500, and the key waits for somebody who looks ([idem.Once.Open]). An
+// as long as the provider Remembers; else it gets 500, and the key waits for somebody who looks ([idem.Once.Pending]). An
 // error before anything was sent is told by Fail(ctx, idem.Unsent(err)): then the next request begins anew. Requests
 // beside a running one get 409 at once.
 package idemhttp
