@@ -57,6 +57,9 @@
 //   - It may run more than once for one request: a transaction that meets a conflict (40001, 40P01) or loses its
 //     connection begins anew. Each run gets the body from its beginning and an empty response; only the last run is
 //     committed and sent. A handler that sees such an error itself says so by [Fail].
+//   - Where it writes a success and then an error status, or not as many bytes as its Content-Length says, the client
+//     gets a 500, and all is rolled back. A panic that something inside of the middleware recovers is not seen here: let
+//     that answer with 5xx, or stand outside.
 //   - It must not flush, hijack or upgrade: http.ResponseController returns an error of http.ErrNotSupported.
 //   - Its response is in memory until COMMIT, and so is the request's body.
 //   - It sees no Accept-Encoding: put middleware that compresses outside of this one, as well as what authenticates.
