@@ -47,6 +47,7 @@ type Config struct {
 
 	// Headers are the response headers that are kept. nil means those of [DefaultHeaders]. Those that belong to one
 	// response or one connection (Set-Cookie, Date, Content-Length, Content-Encoding and the like) are refused by New.
+	// Without Content-Type among them a replay has none: it is never guessed from the body.
 	Headers []string
 
 	// Policy says what becomes of a response with this status. nil means [DefaultPolicy]. It is not asked about 1xx, 401,
@@ -83,12 +84,13 @@ const (
 	defaultMaxWait     = time.Second
 )
 
-// DefaultHeaders returns the names of the response headers that are kept by default: those that describe the body or
-// say where the result is.
+// DefaultHeaders returns the names of the response headers that are kept by default: those that describe the body, say
+// what a browser may do with it, or where the result is.
 func DefaultHeaders() []string {
 	return []string{
-		"Cache-Control", "Content-Disposition", "Content-Language", "Content-Location", "Content-Type",
-		"Etag", "Last-Modified", "Link", "Location", "Vary",
+		"Allow", "Cache-Control", "Content-Disposition", "Content-Language", "Content-Location",
+		"Content-Security-Policy", "Content-Type", "Etag", "Last-Modified", "Link", "Location", "Vary",
+		"X-Content-Type-Options",
 	}
 }
 

@@ -49,6 +49,9 @@ func (c *Config) replay(w http.ResponseWriter, s stored) {
 			h.Add(name, string(v))
 		}
 	}
+	if _, set := h["Content-Type"]; !set {
+		h["Content-Type"] = nil // net/http would guess, and make a page of what the handler did not call one
+	}
 	w.WriteHeader(s.Status)
 	if len(s.Body) > 0 {
 		_, _ = w.Write(s.Body)
