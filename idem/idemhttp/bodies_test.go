@@ -15,9 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemhttp"
+	"github.com/pgonce/pgonce/idem/idemsql"
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
 
@@ -283,6 +288,10 @@ func TestConfig(t *testing.T) {
 		"large response":     func(c *idemhttp.Config) { c.MaxResponse = 1 << 20 },
 		"negative lease":     func(c *idemhttp.Config) { c.Lease = -1 },
 		"no lease":           func(c *idemhttp.Config) { c.Remembers = 1 },
+		"short memory":       func(c *idemhttp.Config) { c.Lease, c.Remembers = time.Minute, time.Second },
+		"no methods":         func(c *idemhttp.Config) { c.Methods = []string{} },
+		"method":             func(c *idemhttp.Config) { c.Methods = []string{"POST", "patch"} },
+		"empty method":       func(c *idemhttp.Config) { c.Methods = []string{""} },
 		"blank source":       func(c *idemhttp.Config) { c.Source = " " },
 		"cookie":             func(c *idemhttp.Config) { c.Headers = []string{"set-cookie"} },
 		"date":               func(c *idemhttp.Config) { c.Headers = []string{"Date"} },
@@ -296,6 +305,28 @@ func TestConfig(t *testing.T) {
 			require.Error(t, err, name)
 		}
 	}
+}
+
+// A database that is missing, and a table that no request could use, are found at the start.
+func TestConfigOfTable(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), "")
+	require.NoError(t, err)
+	defer pool.Close()
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+	_, err = idemhttp.New(nil, idem.Once{}, config())
+	require.Error(t, err)
+	_, err = idemhttp.NewSQL(nil, idemsql.Once{}, config())
+	require.Error(t, err)
+	for _, table := range []dedup.Table{{Layout: dedup.Weekly}, {Retention: -1}} {
+		_, err = idemhttp.New(pool, idem.Once{Table: table}, config())
+		require.Error(t, err)
+		_, err = idemhttp.NewSQL(db, idemsql.Once{Table: table}, config())
+		require.Error(t, err)
+	}
+	_, err = idemhttp.NewSQL(db, idemsql.Once{Table: dedup.Table{Layout: dedup.Hash(4)}}, config())
+	require.NoError(t, err)
 }
 
 // Names of headers, kept ones and callers are the user's to choose.

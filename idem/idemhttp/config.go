@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pgonce/pgonce/idem"
@@ -113,6 +114,15 @@ func (c Config) complete() (Config, error) {
 		return c, fmt.Errorf("idemhttp: MaxResponse is more than %d", mostResponse)
 	case c.Lease < 0 || c.Remembers < 0, c.Lease == 0 && c.Remembers > 0:
 		return c, errors.New("idemhttp: Lease and Remembers must not be negative, and Remembers needs a Lease")
+	case c.Remembers > 0 && c.Remembers < c.Lease:
+		return c, errors.New("idemhttp: Remembers is shorter than Lease: no second attempt could ever be made")
+	case c.Methods != nil && len(c.Methods) == 0:
+		return c, errors.New("idemhttp: Methods is empty: no request would need a key")
+	}
+	for _, method := range c.Methods {
+		if method == "" || method != strings.ToUpper(method) {
+			return c, errors.New("idemhttp: a method is not in capital letters: no request would have it")
+		}
 	}
 	if c.Headers == nil {
 		c.Headers = DefaultHeaders()

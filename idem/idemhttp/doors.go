@@ -11,12 +11,13 @@ import (
 )
 
 // New returns the middleware over pgx. once holds the settings of the database; its MaxWait of 0 means one second here,
-// and a negative one waits for as long as the request lasts. An error means that c is wrong.
+// and a negative one waits for as long as the request lasts. An error means that c is wrong,
+// or the table: one of layout dedup.Weekly, whose keys need a time.
 //
 // The middleware is safe for concurrent use where db is. Each wrapped handler may serve any number of routes.
 func New(db idem.DB, once idem.Once, c Config) (func(http.Handler) http.Handler, error) {
 	once.MaxWait = or(once.MaxWait, defaultMaxWait)
-	return wrapper(c, door{
+	return wrapper(c, once.Table, db == nil, door{
 		run: func(ctx context.Context, key idem.Key, fn effect) (stored, idem.Outcome, error) {
 			return idem.Returning[stored]{Once: once}.Run(ctx, db, key, func(ctx context.Context, tx pgx.Tx) (stored, error) {
 				return fn(ctx, &request{key: key, pgx: tx})
@@ -38,7 +39,7 @@ func New(db idem.DB, once idem.Once, c Config) (func(http.Handler) http.Handler,
 // NewSQL returns the middleware over database/sql; else it is as [New].
 func NewSQL(db idemsql.DB, once idemsql.Once, c Config) (func(http.Handler) http.Handler, error) {
 	once.MaxWait = or(once.MaxWait, defaultMaxWait)
-	return wrapper(c, door{
+	return wrapper(c, once.Table, db == nil, door{
 		run: func(ctx context.Context, key idem.Key, fn effect) (stored, idem.Outcome, error) {
 			return idemsql.Returning[stored]{Once: once}.Run(ctx, db, key,
 				func(ctx context.Context, tx idemsql.Tx) (stored, error) {

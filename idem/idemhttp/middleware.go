@@ -2,12 +2,14 @@ package idemhttp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"slices"
 
+	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 )
 
@@ -18,9 +20,17 @@ type middleware struct {
 	next http.Handler
 }
 
-func wrapper(c Config, d door) (func(http.Handler) http.Handler, error) {
+func wrapper(c Config, table dedup.Table, noDB bool, d door) (func(http.Handler) http.Handler, error) {
 	c, err := c.complete()
-	if err != nil {
+	switch {
+	case err != nil:
+		return nil, err
+	case noDB:
+		return nil, errors.New("idemhttp: no database")
+	case table.Layout == dedup.Weekly:
+		return nil, errors.New("idemhttp: keys of requests have no time, as a table of layout Weekly needs it")
+	}
+	if err := table.Validate(); err != nil {
 		return nil, err
 	}
 	return func(next http.Handler) http.Handler { return &middleware{c, d, next} }, nil
@@ -135,11 +145,9 @@ func (x *exchange) handle(ctx context.Context, r *request) (stored, error) {
 	}()
 	rec := newRecorder(x.outer)
 	x.next.ServeHTTP(rec, req)
-	x.answer, x.told = rec.answer(req.Method), r.cause
-	if x.told == nil {
-		x.told = x.answer.fault
-	}
-	fate := x.fate(x.answer.status)
+	x.answer = rec.answer(req.Method)
+	fate, fault := x.fate(x.answer.status)
+	x.told = cmp.Or(r.cause, x.answer.fault, fault)
 	switch {
 	case x.told != nil, fate == Discard:
 		x.discarded = true

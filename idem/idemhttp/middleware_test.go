@@ -267,10 +267,17 @@ func TestOwnPolicy(t *testing.T) {
 		{idemhttp.Commit, 401, 0, 0},
 		{idemhttp.Commit, 409, 0, 0},
 		{idemhttp.Refuse, 500, 0, 0},
+		{idemhttp.Refuse + 1, 404, 0, 0},
+		{idemhttp.Refuse + 1, 200, 0, 0}, // answered with 500
 	} {
 		b.exec(`TRUNCATE effects, processed_events`)
 		fate, status = c.fate, c.status
-		require.Equal(t, status, b.post(srv, "k", "b").status)
+		got := b.post(srv, "k", "b")
+		if fate > idemhttp.Refuse && status < 400 {
+			b.wantProblem(got, 500, "failed")
+		} else {
+			require.Equal(t, status, got.status)
+		}
 		b.wants(i+1, c.effects, c.keys)
 	}
 }
