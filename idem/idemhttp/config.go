@@ -39,7 +39,7 @@ type Config struct {
 	Header, Replayed string
 
 	// MaxBody is the largest request body, in bytes; 0 means 1 MiB. It is held in memory while the handler runs. A larger
-	// one is answered with 413.
+	// one is answered with 413. How long it may take to arrive is the http.Server's matter (ReadTimeout).
 	MaxBody int64
 
 	// MaxResponse is the largest response body that is kept, in bytes; 0 means 256 KiB, and 700,000 is the most. The

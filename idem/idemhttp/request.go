@@ -88,7 +88,7 @@ func (c *Config) read(w http.ResponseWriter, r *http.Request, route string) (bod
 	switch {
 	case err != nil:
 		return nil, nil, badBody(err)
-	case buf.Len() == 0 && r.ContentLength > 0:
+	case int64(buf.Len()) < r.ContentLength: // net/http's own error for a sender that stopped is among those above
 		return nil, nil, errReadBefore
 	}
 	return buf.Bytes(), h.Sum(nil), nil
