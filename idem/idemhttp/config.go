@@ -134,7 +134,8 @@ func (c Config) complete() (Config, error) {
 			return c, fmt.Errorf("idemhttp: the header %s is never kept", kept[i])
 		}
 	}
-	c.Headers = kept
+	slices.Sort(kept)
+	c.Headers = slices.Compact(kept) // a name that is there twice would double its values
 	if c.Methods == nil {
 		c.Methods = []string{http.MethodPost, http.MethodPatch}
 	}
