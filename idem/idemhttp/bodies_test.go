@@ -15,9 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemhttp"
+	"github.com/pgonce/pgonce/idem/idemsql"
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
 
@@ -116,20 +121,21 @@ func TestBodyIsBounded(t *testing.T) {
 	b.wants(0, 0, 0)
 }
 
-// A body that something outside has read would be hashed as empty: every request with the key would be one.
+// A body that something outside has read would be hashed without that: other bodies would be the same request.
 func TestBodyReadBefore(t *testing.T) {
 	b := newBench(t, doors[0])
 	inner := b.wrap(nil, settings{}, config(), pay)
 	for name, read := range map[string]func(r *http.Request){
-		"form":  func(r *http.Request) { _ = r.ParseForm() },
-		"bytes": func(r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) },
+		"form":   func(r *http.Request) { _ = r.ParseForm() },
+		"bytes":  func(r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) },
+		"a byte": func(r *http.Request) { _, _ = io.ReadFull(r.Body, make([]byte, 1)) },
 	} {
 		srv := b.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { read(r); inner.ServeHTTP(w, r) }))
-		got := b.post(srv, name, "a=1", "Content-Type", "application/x-www-form-urlencoded")
+		got := b.post(srv, name[:1], "a=1", "Content-Type", "application/x-www-form-urlencoded")
 		b.wantProblem(got, 500, "failed")
 		if name == "form" { // what is chunked does not say how much there was
 			body := io.MultiReader(strings.NewReader("a=1"))
-			got, err := b.send(srv.Client(), http.MethodPost, srv.URL, name, body,
+			got, err := b.send(srv.Client(), http.MethodPost, srv.URL, name[:1], body,
 				"Content-Type", "application/x-www-form-urlencoded")
 			require.NoError(t, err)
 			b.wantProblem(got, 500, "failed")
@@ -283,6 +289,10 @@ func TestConfig(t *testing.T) {
 		"large response":     func(c *idemhttp.Config) { c.MaxResponse = 1 << 20 },
 		"negative lease":     func(c *idemhttp.Config) { c.Lease = -1 },
 		"no lease":           func(c *idemhttp.Config) { c.Remembers = 1 },
+		"short memory":       func(c *idemhttp.Config) { c.Lease, c.Remembers = time.Minute, time.Second },
+		"no methods":         func(c *idemhttp.Config) { c.Methods = []string{} },
+		"method":             func(c *idemhttp.Config) { c.Methods = []string{"POST", "patch"} },
+		"empty method":       func(c *idemhttp.Config) { c.Methods = []string{""} },
 		"blank source":       func(c *idemhttp.Config) { c.Source = " " },
 		"cookie":             func(c *idemhttp.Config) { c.Headers = []string{"set-cookie"} },
 		"date":               func(c *idemhttp.Config) { c.Headers = []string{"Date"} },
@@ -296,6 +306,28 @@ func TestConfig(t *testing.T) {
 			require.Error(t, err, name)
 		}
 	}
+}
+
+// A database that is missing, and a table that no request could use, are found at the start.
+func TestConfigOfTable(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), "")
+	require.NoError(t, err)
+	defer pool.Close()
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+	_, err = idemhttp.New(nil, idem.Once{}, config())
+	require.Error(t, err)
+	_, err = idemhttp.NewSQL(nil, idemsql.Once{}, config())
+	require.Error(t, err)
+	for _, table := range []dedup.Table{{Layout: dedup.Weekly}, {Retention: -1}} {
+		_, err = idemhttp.New(pool, idem.Once{Table: table}, config())
+		require.Error(t, err)
+		_, err = idemhttp.NewSQL(db, idemsql.Once{Table: table}, config())
+		require.Error(t, err)
+	}
+	_, err = idemhttp.NewSQL(db, idemsql.Once{Table: dedup.Table{Layout: dedup.Hash(4)}}, config())
+	require.NoError(t, err)
 }
 
 // Names of headers, kept ones and callers are the user's to choose.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pgonce/pgonce/idem"
@@ -24,8 +25,9 @@ type Config struct {
 	Source string
 
 	// Route names the endpoint: it and the method are the operation of the key, as an observer sees it. A name must
-	// stay as it is for as long as clients retry. nil means the path. Where a route stands for several paths, a key that
-	// was used on one of them is refused on the others (422), for the path is part of the payload.
+	// stay as it is for as long as clients retry. nil means the path that the client sent, with what http.StripPrefix
+	// took away. Where a route stands for several paths, a key that was used on one of them is refused on the others
+	// (422), for the path is part of the payload.
 	Route func(r *http.Request) string
 
 	// Methods are those that need a key. nil means POST and PATCH. Requests of other methods go straight to the handler,
@@ -37,7 +39,7 @@ type Config struct {
 	Header, Replayed string
 
 	// MaxBody is the largest request body, in bytes; 0 means 1 MiB. It is held in memory while the handler runs. A larger
-	// one is answered with 413.
+	// one is answered with 413. How long it may take to arrive is the http.Server's matter (ReadTimeout).
 	MaxBody int64
 
 	// MaxResponse is the largest response body that is kept, in bytes; 0 means 256 KiB, and 700,000 is the most. The
@@ -46,6 +48,7 @@ type Config struct {
 
 	// Headers are the response headers that are kept. nil means those of [DefaultHeaders]. Those that belong to one
 	// response or one connection (Set-Cookie, Date, Content-Length, Content-Encoding and the like) are refused by New.
+	// Without Content-Type among them a replay has none: it is never guessed from the body.
 	Headers []string
 
 	// Policy says what becomes of a response with this status. nil means [DefaultPolicy]. It is not asked about 1xx, 401,
@@ -82,12 +85,13 @@ const (
 	defaultMaxWait     = time.Second
 )
 
-// DefaultHeaders returns the names of the response headers that are kept by default: those that describe the body or
-// say where the result is.
+// DefaultHeaders returns the names of the response headers that are kept by default: those that describe the body, say
+// what a browser may do with it, or where the result is.
 func DefaultHeaders() []string {
 	return []string{
-		"Cache-Control", "Content-Disposition", "Content-Language", "Content-Location", "Content-Type",
-		"Etag", "Last-Modified", "Link", "Location", "Vary",
+		"Allow", "Cache-Control", "Content-Disposition", "Content-Language", "Content-Location",
+		"Content-Security-Policy", "Content-Type", "Etag", "Last-Modified", "Link", "Location", "Vary",
+		"X-Content-Type-Options",
 	}
 }
 
@@ -110,6 +114,15 @@ func (c Config) complete() (Config, error) {
 		return c, fmt.Errorf("idemhttp: MaxResponse is more than %d", mostResponse)
 	case c.Lease < 0 || c.Remembers < 0, c.Lease == 0 && c.Remembers > 0:
 		return c, errors.New("idemhttp: Lease and Remembers must not be negative, and Remembers needs a Lease")
+	case c.Remembers > 0 && c.Remembers < c.Lease:
+		return c, errors.New("idemhttp: Remembers is shorter than Lease: no second attempt could ever be made")
+	case c.Methods != nil && len(c.Methods) == 0:
+		return c, errors.New("idemhttp: Methods is empty: no request would need a key")
+	}
+	for _, method := range c.Methods {
+		if method == "" || method != strings.ToUpper(method) {
+			return c, errors.New("idemhttp: a method is not in capital letters: no request would have it")
+		}
 	}
 	if c.Headers == nil {
 		c.Headers = DefaultHeaders()
@@ -121,7 +134,8 @@ func (c Config) complete() (Config, error) {
 			return c, fmt.Errorf("idemhttp: the header %s is never kept", kept[i])
 		}
 	}
-	c.Headers = kept
+	slices.Sort(kept)
+	c.Headers = slices.Compact(kept) // a name that is there twice would double its values
 	if c.Methods == nil {
 		c.Methods = []string{http.MethodPost, http.MethodPatch}
 	}
@@ -129,7 +143,7 @@ func (c Config) complete() (Config, error) {
 		c.Policy = DefaultPolicy
 	}
 	if c.Route == nil {
-		c.Route = func(r *http.Request) string { return r.URL.EscapedPath() }
+		c.Route = sentPath
 	}
 	if c.OnError == nil {
 		c.OnError = logError

@@ -11,12 +11,13 @@ import (
 )
 
 // New returns the middleware over pgx. once holds the settings of the database; its MaxWait of 0 means one second here,
-// and a negative one waits for as long as the request lasts. An error means that c is wrong.
+// and a negative one waits for as long as the request lasts. An error means that c is wrong,
+// or the table: one of layout dedup.Weekly, whose keys need a time.
 //
 // The middleware is safe for concurrent use where db is. Each wrapped handler may serve any number of routes.
 func New(db idem.DB, once idem.Once, c Config) (func(http.Handler) http.Handler, error) {
 	once.MaxWait = or(once.MaxWait, defaultMaxWait)
-	return wrapper(c, door{
+	return wrapper(c, once.Table, db == nil, door{
 		run: func(ctx context.Context, key idem.Key, fn effect) (stored, idem.Outcome, error) {
 			return idem.Returning[stored]{Once: once}.Run(ctx, db, key, func(ctx context.Context, tx pgx.Tx) (stored, error) {
 				return fn(ctx, &request{key: key, pgx: tx})
@@ -28,10 +29,7 @@ func New(db idem.DB, once idem.Once, c Config) (func(http.Handler) http.Handler,
 				Once: once, Lease: c.Lease, Remembers: c.Remembers,
 				Send: func(ctx context.Context, _ string) (stored, error) { return fn(ctx, r) },
 				Apply: func(ctx context.Context, tx pgx.Tx, _ stored) error {
-					if r.then == nil {
-						return nil
-					}
-					return r.then(context.WithValue(ctx, requestKey{}, &request{key: key, pgx: tx}))
+					return r.apply(ctx, &request{key: key, pgx: tx})
 				},
 			}.Run(ctx, db, key)
 		},
@@ -41,7 +39,7 @@ func New(db idem.DB, once idem.Once, c Config) (func(http.Handler) http.Handler,
 // NewSQL returns the middleware over database/sql; else it is as [New].
 func NewSQL(db idemsql.DB, once idemsql.Once, c Config) (func(http.Handler) http.Handler, error) {
 	once.MaxWait = or(once.MaxWait, defaultMaxWait)
-	return wrapper(c, door{
+	return wrapper(c, once.Table, db == nil, door{
 		run: func(ctx context.Context, key idem.Key, fn effect) (stored, idem.Outcome, error) {
 			return idemsql.Returning[stored]{Once: once}.Run(ctx, db, key,
 				func(ctx context.Context, tx idemsql.Tx) (stored, error) {
@@ -54,10 +52,7 @@ func NewSQL(db idemsql.DB, once idemsql.Once, c Config) (func(http.Handler) http
 				Once: once, Lease: c.Lease, Remembers: c.Remembers,
 				Send: func(ctx context.Context, _ string) (stored, error) { return fn(ctx, r) },
 				Apply: func(ctx context.Context, tx idemsql.Tx, _ stored) error {
-					if r.then == nil {
-						return nil
-					}
-					return r.then(context.WithValue(ctx, requestKey{}, &request{key: key, sql: tx}))
+					return r.apply(ctx, &request{key: key, sql: tx})
 				},
 			}.Run(ctx, db, key)
 		},
@@ -79,6 +74,17 @@ type request struct {
 	sql   idemsql.Tx
 	then  func(ctx context.Context) error
 	cause error // what Fail was told
+}
+
+// apply runs what Then has set, with what its context shall hold.
+func (r *request) apply(ctx context.Context, within *request) error {
+	if r.then == nil {
+		return nil
+	}
+	if err := r.then(context.WithValue(ctx, requestKey{}, within)); err != nil {
+		return &applied{err}
+	}
+	return nil
 }
 
 type requestKey struct{}
@@ -123,8 +129,8 @@ func Key(ctx context.Context) (key idem.Key, ok bool) {
 //   - In the reserving form an error marked by idem.Unsent or idem.Final has the meaning that it has for
 //     [idem.Call].Send.
 //
-// A response below 400 is not sent after Fail, for it would be untrue: 500 is. Outside of the middleware Fail does
-// nothing.
+// A response below 400 is not sent after Fail, for it would be untrue: 500 is, or 503 where err is one that idem calls
+// Retryable. Outside of the middleware Fail does nothing.
 func Fail(ctx context.Context, err error) {
 	if r := requestOf(ctx); r != nil && err != nil {
 		r.cause = err
@@ -134,7 +140,7 @@ func Fail(ctx context.Context, err error) {
 // Then sets, in the reserving form, what is written to the database when the response is: fn runs after the handler,
 // in the transaction that settles the key, which it gets by [Tx] or [SQLTx] from its ctx. It may run more than once.
 // It does not run where the response is not one of [Commit]. An error of fn leaves the key to the next request, and is
-// answered with 500. In the other form, and outside of the middleware, Then does nothing.
+// answered as one that Fail was told. In the other form, and outside of the middleware, Then does nothing.
 func Then(ctx context.Context, fn func(ctx context.Context) error) {
 	if r := requestOf(ctx); r != nil {
 		r.then = fn

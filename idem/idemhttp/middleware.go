@@ -2,11 +2,14 @@ package idemhttp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"slices"
 
+	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 )
 
@@ -17,9 +20,17 @@ type middleware struct {
 	next http.Handler
 }
 
-func wrapper(c Config, d door) (func(http.Handler) http.Handler, error) {
+func wrapper(c Config, table dedup.Table, noDB bool, d door) (func(http.Handler) http.Handler, error) {
 	c, err := c.complete()
-	if err != nil {
+	switch {
+	case err != nil:
+		return nil, err
+	case noDB:
+		return nil, errors.New("idemhttp: no database")
+	case table.Layout == dedup.Weekly:
+		return nil, errors.New("idemhttp: keys of requests have no time, as a table of layout Weekly needs it")
+	}
+	if err := table.Validate(); err != nil {
 		return nil, err
 	}
 	return func(next http.Handler) http.Handler { return &middleware{c, d, next} }, nil
@@ -69,7 +80,7 @@ type exchange struct {
 	// Of the last run of the handler:
 	answer    *answer
 	discarded bool
-	told      error // by Fail
+	told      error // by Fail, or by a response that contradicts itself
 }
 
 // once runs the handler once for key, in one of the two forms.
@@ -98,6 +109,20 @@ type discarded struct{ cause error }
 func (*discarded) Error() string   { return "idemhttp: the handler's response is not one to keep" }
 func (d *discarded) Unwrap() error { return d.cause }
 
+// applied is an error of what Then has set.
+type applied struct{ cause error }
+
+func (a *applied) Error() string { return a.cause.Error() }
+func (a *applied) Unwrap() error { return a.cause }
+
+// ofHandler reports whether err came from the handler. One of idem's in it is about a key of the handler's own, and
+// says nothing of the request's.
+func ofHandler(err error) bool {
+	var d *discarded
+	var a *applied
+	return errors.As(err, &d) || errors.As(err, &a)
+}
+
 // stands reports whether the client gets the handler's own response, though the call failed with err: where that came
 // of the response, and does not make it untrue.
 func (x *exchange) stands(err error) bool {
@@ -120,12 +145,13 @@ func (x *exchange) handle(ctx context.Context, r *request) (stored, error) {
 	}()
 	rec := newRecorder(x.outer)
 	x.next.ServeHTTP(rec, req)
-	x.answer, x.told = rec.answer(), r.cause
-	fate := x.fate(x.answer.status)
+	x.answer = rec.answer(req.Method)
+	fate, fault := x.fate(x.answer.status)
+	x.told = cmp.Or(r.cause, x.answer.fault, fault)
 	switch {
-	case r.cause != nil, fate == Discard:
+	case x.told != nil, fate == Discard:
 		x.discarded = true
-		return stored{}, &discarded{r.cause}
+		return stored{}, &discarded{x.told}
 	case fate == Refuse && x.Lease > 0:
 		r.then = nil // nothing is undone there: the response is all that is written
 	case fate == Refuse:

@@ -126,6 +126,42 @@ func TestRoutes(t *testing.T) {
 	b.wants(6, 6, 6)
 }
 
+// Behind http.StripPrefix two endpoints see one path, and share no key all the same. A Route that does not tell them
+// apart gets a refusal, and never the other one's response.
+func TestStripPrefix(t *testing.T) {
+	for _, c := range []struct {
+		route  func(r *http.Request) string
+		status int
+		n      int
+	}{
+		{nil, 200, 2},
+		{func(r *http.Request) string { return r.URL.Path }, 422, 1},
+	} {
+		b := newBench(t, doors[0])
+		mux, config := http.NewServeMux(), config()
+		config.Route = c.route
+		for _, at := range []string{"/a", "/b"} {
+			mux.Handle(at+"/", http.StripPrefix(at, b.wrap(nil, settings{}, config, func(w http.ResponseWriter, r *http.Request) {
+				require.NoError(t, effect(r))
+				fmt.Fprint(w, at, r.URL.Path)
+			})))
+		}
+		srv := b.serve(mux)
+		for _, at := range []string{"/a", "/b"} {
+			for try := range 2 {
+				got, err := b.send(srv.Client(), http.MethodPost, srv.URL+at+"/new?x=1", "k", nil)
+				require.NoError(t, err)
+				if at == "/b" && c.status != 200 {
+					b.wantProblem(got, c.status, "mismatch")
+					continue
+				}
+				require.Equal(t, []any{200, at + "/new", try == 1}, []any{got.status, got.body, got.replayed()})
+			}
+		}
+		b.wants(c.n, c.n, c.n)
+	}
+}
+
 // Other methods need no key and get no transaction.
 func TestOtherMethods(t *testing.T) {
 	b := newBench(t, doors[0])
@@ -202,10 +238,17 @@ func TestOwnPolicy(t *testing.T) {
 		{idemhttp.Commit, 401, 0, 0},
 		{idemhttp.Commit, 409, 0, 0},
 		{idemhttp.Refuse, 500, 0, 0},
+		{idemhttp.Refuse + 1, 404, 0, 0},
+		{idemhttp.Refuse + 1, 200, 0, 0}, // answered with 500
 	} {
 		b.exec(`TRUNCATE effects, processed_events`)
 		fate, status = c.fate, c.status
-		require.Equal(t, status, b.post(srv, "k", "b").status)
+		got := b.post(srv, "k", "b")
+		if fate > idemhttp.Refuse && status < 400 {
+			b.wantProblem(got, 500, "failed")
+		} else {
+			require.Equal(t, status, got.status)
+		}
 		b.wants(i+1, c.effects, c.keys)
 	}
 }

@@ -1,6 +1,9 @@
 package idemhttp
 
-import "net/http"
+import (
+	"errors"
+	"net/http"
+)
 
 // Fate is what becomes of what a handler wrote, and of its response.
 type Fate uint8
@@ -42,9 +45,16 @@ func never(status int) bool {
 	return status < 200 || status >= 500
 }
 
-func (c *Config) fate(status int) Fate {
+// fate asks the policy. What it answers must be a Fate: else a response would be committed that nobody chose to.
+func (c *Config) fate(status int) (Fate, error) {
 	if never(status) {
-		return Discard
+		return Discard, nil
 	}
-	return c.Policy(status)
+	f := c.Policy(status)
+	if f > Refuse {
+		return Discard, errFate
+	}
+	return f, nil
 }
+
+var errFate = errors.New("idemhttp: Policy returned no Fate")

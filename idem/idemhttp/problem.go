@@ -59,6 +59,8 @@ func problemOf(err error) *problem {
 	case errors.As(err, &e) && e.Unknown:
 		p.name, p.Title = "unknown", "Whether the request took effect is not known"
 		p.Detail = "It did once, or not at all. The same request with the same key gets the right answer."
+	case ofHandler(err):
+		return failure(err)
 	case errors.Is(err, idem.ErrInProgress), errors.Is(err, idem.ErrLostLease):
 		p.name, p.Title = "in-progress", "A request with this key is outstanding"
 	case errors.Is(err, idem.ErrUnfinished), errors.Is(err, idem.ErrUnknown):
@@ -68,13 +70,21 @@ func problemOf(err error) *problem {
 		p.name, p.Title = "mismatch", "The key was used for another request"
 	case errors.Is(err, idem.ErrExpired), errors.Is(err, idem.ErrFuture):
 		p.name, p.Title = "expired", "The key's time is outside of the time that keys are kept"
-	case p.Status == http.StatusServiceUnavailable:
-		p.name, p.Title = "unavailable", "The request could not be executed now"
-		p.Detail = "The same request with the same key may succeed later."
 	case p.Status >= http.StatusInternalServerError:
-		p.name, p.Title = "failed", "The request failed"
+		return failure(err)
 	default:
 		p.name, p.Title = "refused", "The request was refused"
 	}
 	return p
+}
+
+// failure is the problem of what went wrong here. No retry is spoilt by it.
+func failure(err error) *problem {
+	if !idem.Retryable(err) {
+		return &problem{Status: http.StatusInternalServerError, name: "failed", Title: "The request failed"}
+	}
+	return &problem{
+		Status: http.StatusServiceUnavailable, name: "unavailable", Title: "The request could not be executed now",
+		Detail: "The same request with the same key may succeed later.", retry: idem.RetryAfter(err),
+	}
 }

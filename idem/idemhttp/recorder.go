@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -22,6 +23,7 @@ type recorder struct {
 	live   http.Header // as the handler sees it
 	header http.Header // as it was when the status was written
 	status int
+	late   int // the status of an error that was written after one of success
 	body   bytes.Buffer
 }
 
@@ -42,7 +44,12 @@ func (w *recorder) WriteHeader(status int) {
 		panic(fmt.Sprintf("idemhttp: invalid status %d", status)) // as net/http does
 	case status == http.StatusSwitchingProtocols:
 		panic(errHijack)
-	case status < 200, w.status != 0:
+	case status < 200:
+		return
+	case w.status != 0:
+		if status >= http.StatusBadRequest && w.status < http.StatusBadRequest {
+			w.late = status
+		}
 		return
 	}
 	w.status, w.header = status, w.Header().Clone()
@@ -79,14 +86,29 @@ type answer struct {
 	trailer http.Header
 	body    []byte
 	encoded bool // by the handler: Content-Encoding is its own, and not of what stands outside
+	fault   error
+}
+
+// fault says why the recorded response is not what the handler meant. net/http would send it, and break off a body that
+// is shorter than its Content-Length; here it would be committed, and replayed for ever.
+func (w *recorder) fault(method string) error {
+	declared, err := strconv.Atoi(w.header.Get("Content-Length"))
+	switch {
+	case w.late != 0:
+		return fmt.Errorf("idemhttp: the handler wrote the status %d after %d", w.late, w.status)
+	case err == nil && declared != w.body.Len() && bodyAllowed(w.status) && method != http.MethodHead:
+		return fmt.Errorf("idemhttp: the handler wrote %d bytes, and a Content-Length of %d", w.body.Len(), declared)
+	}
+	return nil
 }
 
 // answer ends the recording.
-func (w *recorder) answer() *answer {
+func (w *recorder) answer(method string) *answer {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
-	a := &answer{status: w.status, header: w.header, trailer: http.Header{}, body: w.body.Bytes()}
+	fault := w.fault(method)
+	a := &answer{status: w.status, header: w.header, trailer: http.Header{}, body: w.body.Bytes(), fault: fault}
 	encoding := a.header.Values("Content-Encoding")
 	a.encoded = len(encoding) > 0 && !slices.Equal(encoding, w.outer.Values("Content-Encoding"))
 	// What net/http would find out of the body's beginning: so a replay has it, and whatever stands outside.

@@ -48,6 +48,15 @@ func digest(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// sentPath returns the path as the client sent it. http.StripPrefix, for one, leaves less of it in r.URL: there two
+// endpoints can have one path.
+func sentPath(r *http.Request) string {
+	if u, err := url.ParseRequestURI(r.RequestURI); err == nil {
+		return u.EscapedPath()
+	}
+	return r.URL.EscapedPath()
+}
+
 // operation names the method and the route. One that does not fit into the column is hashed.
 func operation(method, route string) string {
 	op := method + " " + route
@@ -66,7 +75,7 @@ func (c *Config) read(w http.ResponseWriter, r *http.Request, route string) (bod
 		return nil, nil, tooLarge()
 	}
 	h := sha256.New()
-	for _, s := range []string{r.Method, route, r.URL.EscapedPath()} {
+	for _, s := range []string{r.Method, route, sentPath(r), r.URL.EscapedPath()} {
 		write(h, s)
 	}
 	for _, s := range canonical(r.URL.RawQuery) {
@@ -79,7 +88,7 @@ func (c *Config) read(w http.ResponseWriter, r *http.Request, route string) (bod
 	switch {
 	case err != nil:
 		return nil, nil, badBody(err)
-	case buf.Len() == 0 && r.ContentLength > 0:
+	case int64(buf.Len()) < r.ContentLength: // net/http's own error for a sender that stopped is among those above
 		return nil, nil, errReadBefore
 	}
 	return buf.Bytes(), h.Sum(nil), nil

@@ -35,7 +35,13 @@ func (c *Config) keep(a *answer) stored {
 // replay sends what was kept.
 func (c *Config) replay(w http.ResponseWriter, s stored) {
 	h := w.Header()
-	h.Set(c.Replayed, "true")
+	for name, values := range s.Header {
+		h.Del(name)
+		for _, v := range values {
+			h.Add(name, string(v))
+		}
+	}
+	h.Set(c.Replayed, "true") // whatever the handler, which may be a proxy, had there
 	if s.Lost {
 		p := newProblem(http.StatusGone, "not-kept", "The response was not kept", nil)
 		p.Detail = "The request was executed once. Its response was too large, or of a kind that cannot be repeated."
@@ -43,11 +49,8 @@ func (c *Config) replay(w http.ResponseWriter, s stored) {
 		p.write(w, c.Docs)
 		return
 	}
-	for name, values := range s.Header {
-		h.Del(name)
-		for _, v := range values {
-			h.Add(name, string(v))
-		}
+	if _, set := h["Content-Type"]; !set {
+		h["Content-Type"] = nil // net/http would guess, and make a page of what the handler did not call one
 	}
 	w.WriteHeader(s.Status)
 	if len(s.Body) > 0 {

@@ -187,6 +187,53 @@ func TestSlowBodies(t *testing.T) {
 	require.Equal(t, 200, raws(t, srv, "Content-Length: 2\r\n", "{}", false))
 }
 
+// The server's own limit holds where the Handler has none, and the Handler's where it has one.
+func TestServersReadTimeout(t *testing.T) {
+	t.Parallel()
+	for own, code := range map[time.Duration]int{0: 503, time.Minute: 200} {
+		h := webhook.Handler{Provider: fixed{event: webhook.Event{ID: "1"}}, Endpoint: "e", Sink: sunk(nil), ReadTimeout: own}
+		srv := httptest.NewUnstartedServer(h)
+		srv.Config.ReadTimeout = 300 * time.Millisecond
+		srv.Start()
+		t.Cleanup(srv.Close)
+		conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{")
+		require.NoError(t, err)
+		go func() {
+			time.Sleep(time.Second)
+			_, _ = io.WriteString(conn, "}")
+		}()
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		require.Equal(t, code, res.StatusCode, own)
+	}
+}
+
+// A request without a body is one with an empty body, also where it never came from a server. The limit for reading
+// does not reach beyond it.
+func TestNoBody(t *testing.T) {
+	t.Parallel()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/hook", nil)
+	require.NoError(t, err)
+	require.Nil(t, r.Body)
+	h := webhook.Handler{Provider: fixed{event: webhook.Event{ID: "1"}}, Endpoint: "e", Sink: sunk(nil)}
+	require.Equal(t, 200, answer(h, r).Code)
+
+	ended := make(chan error, 1)
+	srv, _ := bodies(t, func(h *webhook.Handler) {
+		h.ReadTimeout = 100 * time.Millisecond
+		h.Sink = webhook.SinkFunc(func(context.Context, idem.Key, webhook.Event) (idem.Outcome, error) {
+			time.Sleep(300 * time.Millisecond)
+			return idem.Executed, nil
+		})
+		h.Report = func(ctx context.Context, _ webhook.Event, _ idem.Outcome, _ error) { ended <- ctx.Err() }
+	})
+	require.Equal(t, 200, raws(t, srv, "Content-Length: 0\r\n", "", false))
+	require.NoError(t, <-ended)
+}
+
 // What a request makes the Handler allocate is bounded by MaxBody, whatever it announces or sends.
 func TestBodyMemory(t *testing.T) {
 	const limit = 1 << 20

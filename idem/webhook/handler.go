@@ -29,7 +29,7 @@ type Handler struct {
 	MaxBody int64
 
 	// ReadTimeout is how long the body may take to arrive, where the server can limit that (net/http can, a recorder of
-	// tests cannot). 0 means 10 seconds.
+	// tests cannot). It goes before http.Server.ReadTimeout. 0 means 10 seconds, or the server's where that is shorter.
 	ReadTimeout time.Duration
 
 	// Timeout is how long the Sink may take, whether or not the sender still waits. 0 means 30 seconds. Answers that
@@ -162,9 +162,12 @@ func (h Handler) read(w http.ResponseWriter, r *http.Request, sender Sender) ([]
 		w.Header().Set("Connection", "close") // the rest is not worth reading
 		return nil, errTooLarge
 	}
+	if r.Body == nil || r.Body == http.NoBody {
+		return []byte{}, nil // no end of it would come, to take away the limit below
+	}
 	// Where the server has no such thing, its own limits hold. The Sink has time of its own: net/http takes the limit away
 	// at the end of the body.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(or(h.ReadTimeout, defaultReadTimeout)))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.readTimeout(r)))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -175,6 +178,15 @@ func (h Handler) read(w http.ResponseWriter, r *http.Request, sender Sender) ([]
 		return nil, errBody
 	}
 	return body, nil
+}
+
+// readTimeout never makes a server more patient than it was told to be, unless the field does.
+func (h Handler) readTimeout(r *http.Request) time.Duration {
+	limit := defaultReadTimeout
+	if srv, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && srv.ReadTimeout > 0 {
+		limit = min(limit, srv.ReadTimeout)
+	}
+	return or(h.ReadTimeout, limit)
 }
 
 // status returns the answer to a delivery that ended with err.

@@ -46,7 +46,8 @@ type Target struct {
 	Effects func(ctx context.Context) (int, error)
 
 	// Client sends the requests; nil means one that keeps no connection. Go's own client sends a request with a key again
-	// by itself, on a connection that was kept.
+	// by itself, on a connection that was kept. Redirects are followed only where it has a CheckRedirect: what
+	// authenticates a caller is not for another host.
 	Client *http.Client
 }
 
@@ -134,6 +135,11 @@ func (t Target) withDefaults() Target {
 	}
 	if t.Client == nil {
 		t.Client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	}
+	if t.Client.CheckRedirect == nil {
+		client := *t.Client
+		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		t.Client = &client
 	}
 	return t
 }

@@ -185,3 +185,24 @@ func TestNotRun(t *testing.T) {
 	away := conformance.Run(t.Context(), conformance.Target{URL: "http://127.0.0.1:1"})
 	require.Equal(t, conformance.Fail, away[0].Verdict)
 }
+
+// A redirect is an answer, and not followed: the callers' credentials are for one host.
+func TestRedirected(t *testing.T) {
+	t.Parallel()
+	var elsewhere atomic.Int64
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	defer other.Close()
+	srv := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer srv.Close()
+	for _, client := range []*http.Client{nil, srv.Client()} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		report := conformance.Run(ctx, conformance.Target{
+			URL: srv.URL, Caller: http.Header{"X-Api-Key": {"secret"}}, Client: client,
+		})
+		cancel()
+		require.Equal(t, conformance.Fail, report[0].Verdict, "\n%s", report)
+		require.Equal(t, conformance.NotRun, report[2].Verdict, "\n%s", report)
+	}
+	require.Zero(t, elsewhere.Load())
+	require.Nil(t, srv.Client().CheckRedirect, "the user's client stays as it is")
+}
