@@ -26,9 +26,11 @@ type Result struct {
 //   - First call: the rows are new, fn runs, and their Results say Executed. They count when the caller commits.
 //   - Duplicates: their rows are there, committed or written earlier in tx. Their Results say Duplicate. Where nothing is
 //     new, fn is not called.
-//   - A key that is in the batch twice counts once: the first is new, the later ones are duplicates of it.
+//   - A key that is in the batch twice counts once: the first is new, the later ones are duplicates of it. Each is
+//     answered as a call behind the ones before it would be: by its own payload hash, and its own time.
 //   - Concurrent duplicates: DoMany waits for the transactions that hold keys. With MaxWait, the batch is ErrInProgress
-//     after that long in all, nothing of it is claimed, and tx stays usable.
+//     after that long in all, nothing of it is claimed, and tx stays usable. Where a purge
+//     made DoMany claim twice, and the second claim waited in vain, tx is failed.
 //   - Trouble of one key ([Result].Err) does not stop the others.
 //   - fn fails: as with Do, tx is failed, and no key of the batch stays.
 //

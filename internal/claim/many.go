@@ -39,9 +39,10 @@ type batch struct {
 	all     []*Claim
 	answers []Answer
 
-	names  map[batchKey]int // the place of the first claim of each row
-	sorted []int            // those places, in the order of the rows
-	open   []int            // of sorted: the rows that have no answer yet
+	names  map[batchKey]int  // the place of the claim that stands for each row: the first, as a rule
+	met    map[batchKey]*met // the rows that were there
+	sorted []int             // those places, in the order of the rows
+	open   []int             // of sorted: the rows that have no answer yet
 
 	begun, claimed time.Time
 	token          *int64
@@ -72,7 +73,10 @@ func (c *Claim) batchKey() batchKey {
 }
 
 func newBatch(all []*Claim) *batch {
-	b := &batch{all: all, answers: make([]Answer, len(all)), names: make(map[batchKey]int, len(all)), begun: time.Now()}
+	b := &batch{
+		all: all, answers: make([]Answer, len(all)),
+		names: make(map[batchKey]int, len(all)), met: map[batchKey]*met{}, begun: time.Now(),
+	}
 	for i, c := range all {
 		if c == nil {
 			continue
@@ -82,13 +86,18 @@ func newBatch(all []*Claim) *batch {
 			b.sorted = append(b.sorted, i)
 		}
 	}
-	slices.SortFunc(b.sorted, func(i, j int) int {
-		x, y := all[i].batchKey(), all[j].batchKey()
+	b.sort(b.sorted)
+	b.open = b.sorted
+	return b
+}
+
+// sort puts places into the order of the rows.
+func (b *batch) sort(places []int) {
+	slices.SortFunc(places, func(i, j int) int {
+		x, y := b.all[i].batchKey(), b.all[j].batchKey()
 		return cmp.Or(strings.Compare(x.key, y.key), strings.Compare(x.operation, y.operation),
 			strings.Compare(x.source, y.source), cmp.Compare(x.day, y.day))
 	})
-	b.open = b.sorted
-	return b
 }
 
 // first is the claim that stands for the batch.
@@ -103,15 +112,19 @@ func (b *batch) do(ctx context.Context, tx pg.Tx, fn func(ctx context.Context, t
 		if err := b.all[i].outside(ctx, StageClaim); err != nil {
 			return err
 		}
-		running.batch[b.all[i].rowName()] = b.all[i]
 	}
 	fresh, err := b.claim(ctx, tx)
 	b.claimed = time.Now()
-	if f, ok := err.(*Failure); ok && f.unclear {
+	if f, ok := err.(*Failure); ok && (f.unclear || len(fresh) > 0) {
+		// Rows of an earlier statement would be committed without their effect.
+		f.unsent = false
 		_ = tx.Fail(ctx)
 	}
 	if err != nil {
 		return err
+	}
+	for _, i := range fresh {
+		running.batch[b.all[i].rowName()] = b.all[i]
 	}
 	if len(fresh) > 0 {
 		slices.Sort(fresh)
@@ -124,65 +137,6 @@ func (b *batch) do(ctx context.Context, tx pg.Tx, fn func(ctx context.Context, t
 	}
 	b.repeat()
 	return nil
-}
-
-// repeat answers the claims whose row another one of the batch has claimed before them.
-func (b *batch) repeat() {
-	for i, c := range b.all {
-		if c == nil || b.names[c.batchKey()] == i {
-			continue
-		}
-		before := b.names[c.batchKey()]
-		answer := b.answers[before]
-		if answer.Outcome == Executed {
-			answer.Result = Result{Outcome: Duplicate}
-		}
-		other := b.all[before].PayloadHash
-		if answer.Err == nil && c.PayloadHash != nil && other != nil && string(c.PayloadHash) != string(other) {
-			answer = Answer{Err: &Failure{Stage: StageClaim, Err: ErrPayloadMismatch}}
-		}
-		b.answers[i] = answer
-	}
-}
-
-// claim inserts the keys, and answers those that were there. It returns the places of the new ones.
-func (b *batch) claim(ctx context.Context, tx pg.Tx) (fresh []int, err error) {
-	deadline := b.begun.Add(b.first().MaxWait)
-	for range looks {
-		found, err := b.insert(ctx, tx, time.Until(deadline))
-		if err != nil {
-			return nil, err
-		}
-		fresh = append(fresh, found...)
-		for _, i := range found {
-			b.answers[i].Outcome = Executed
-		}
-		b.unanswered()
-		if len(b.open) == 0 {
-			return fresh, nil
-		}
-		if err := b.look(ctx, tx); err != nil {
-			return nil, err
-		}
-		if b.unanswered(); len(b.open) == 0 {
-			return fresh, nil
-		}
-	}
-	for _, i := range b.open {
-		b.answers[i].Err = &Failure{Stage: StageConfirm, Err: errHidden}
-	}
-	return fresh, nil
-}
-
-// unanswered keeps of the open keys those that have no answer yet.
-func (b *batch) unanswered() {
-	var left []int
-	for _, i := range b.open {
-		if b.answers[i].Outcome == 0 && b.answers[i].Err == nil {
-			left = append(left, i)
-		}
-	}
-	b.open = left
 }
 
 // insert sends the claim, limited to left where there is a MaxWait, and returns the places of the rows that it has
@@ -269,16 +223,13 @@ func (b *batch) look(ctx context.Context, tx pg.Tx) error {
 	}
 	err := tx.Query(ctx, c.SQL.text[stmtReadMany], args, func(scan func(...any) error) error {
 		var n int64
-		m := met{read: &pg.Stmt{Rows: 1}}
+		m := &met{read: &pg.Stmt{Rows: 1}}
 		if err := scan(append([]any{&n}, m.record.dest()...)...); err != nil {
 			return err
 		}
 		i := b.open[n-1]
-		res, err := b.all[i].verdict(&m)
-		if err != nil {
-			err = &Failure{Stage: StageClaim, Err: err}
-		}
-		b.answers[i] = Answer{res, err}
+		b.met[b.all[i].batchKey()] = m
+		b.answers[i] = b.all[i].answer(m)
 		return nil
 	})
 	if err != nil {
@@ -288,24 +239,11 @@ func (b *batch) look(ctx context.Context, tx pg.Tx) error {
 	if !slices.ContainsFunc(b.open, func(i int) bool { return b.all[i].Timed }) {
 		return nil
 	}
-	args = []any{b.times(), c.Retention.Microseconds(), c.Skew.Microseconds()}
-	err = tx.Query(ctx, pinnedWindowMany, args, func(scan func(...any) error) error {
-		var n int64
-		var expired bool
-		if err := scan(&n, &expired); err != nil {
-			return err
-		}
-		f := &Failure{Stage: StageClaim, Err: ErrFuture}
-		if expired {
-			f.Err = ErrExpired
-		}
-		b.answers[b.open[n-1]].Err = f
-		return nil
-	})
-	if err != nil {
-		return c.failed(StageConfirm, err)
+	outside, err := b.window(ctx, tx)
+	for n, f := range outside {
+		b.answers[b.open[n]].Err = f
 	}
-	return nil
+	return err
 }
 
 // tell tells of each key. err is the batch's.

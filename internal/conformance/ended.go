@@ -35,11 +35,19 @@ func ended(t *testing.T, door Door) {
 					_, _, err := tx.DoReturning(k.ctx, Settings{}, key, valued(fn))
 					return err
 				},
+				"DoMany": func(tx Tx) error {
+					_, err := tx.DoMany(k.ctx, Settings{}, []idem.Key{key, scope.Key("evt_2")}, manyOf(fn))
+					return err
+				},
+				"DoMany with MaxWait": func(tx Tx) error {
+					_, err := tx.DoMany(k.ctx, Settings{MaxWait: time.Second}, []idem.Key{key, scope.Key("evt_2")}, manyOf(fn))
+					return err
+				},
 				"Forget":  func(tx Tx) error { return tx.Forget(k.ctx, Settings{}, old) },
 				"Confirm": func(tx Tx) error { return tx.Confirm(k.ctx, r, nil) },
 			} {
 				// Over lib/pq only a SAVEPOINT can tell, and only a call with MaxWait sends one.
-				if door.Features.EndUnknown && name != "Do with MaxWait" {
+				if door.Features.EndUnknown && name != "Do with MaxWait" && name != "DoMany with MaxWait" {
 					continue
 				}
 				tx := k.begin("")

@@ -36,6 +36,13 @@ func (k kit) batch(what string, keys ...idem.Key) []string {
 	return words(all)
 }
 
+// manyOf makes an fn of a batch of one of a single call.
+func manyOf(fn func(context.Context, Tx) error) func(context.Context, Tx, []int) error {
+	return func(ctx context.Context, tx Tx, _ []int) error { return fn(ctx, tx) }
+}
+
+func (k kit) neverMany() func(context.Context, Tx, []int) error { return manyOf(k.never()) }
+
 func words(all []idem.Result) []string {
 	said := make([]string, len(all))
 	for i, r := range all {
@@ -103,6 +110,35 @@ func many(t *testing.T, door Door) {
 		k.wantEffects("never", 0)
 	})
 
+	// Of a key that is in the batch twice the later one is answered as a call behind the first would be.
+	t.Run("Repeated", func(t *testing.T) {
+		k := open(t, door)
+		old, a := scope.Key("old").WithPayload([]byte("a")), scope.Key("a")
+		k.once(old, idem.Executed)
+		bare, other := scope.Key("old"), old.WithPayload([]byte("b"))
+		past, future := a.OccurredAt(time.Unix(1, 0)), a.OccurredAt(time.Now().Add(48*time.Hour))
+		soon := a.OccurredAt(time.Now())
+		for _, c := range []struct {
+			keys []idem.Key
+			said []string
+		}{
+			{[]idem.Key{bare, other, old}, []string{"duplicate", "error", "duplicate"}},
+			{[]idem.Key{other, old, bare, other}, []string{"error", "duplicate", "duplicate", "error"}},
+			{[]idem.Key{past, past, future, past}, []string{"error", "error", "error", "error"}},
+			{[]idem.Key{past, future, soon, past, bare, soon}, []string{"error", "error", "executed", "", "duplicate", "duplicate"}},
+		} {
+			said := k.batch("a", c.keys...)
+			if len(c.said) > 3 && c.said[3] == "" {
+				c.said[3] = "duplicate"
+				if door.Layout == dedup.Weekly {
+					c.said[3] = "error" // the past is another row there
+				}
+			}
+			require.Equal(t, c.said, said)
+		}
+		k.wantEffects("a", 1)
+	})
+
 	t.Run("Nothing", func(t *testing.T) {
 		k := open(t, door)
 		require.Empty(t, k.batch("never"))
@@ -165,8 +201,12 @@ func many(t *testing.T, door Door) {
 
 	t.Run("Nested", func(t *testing.T) {
 		k := open(t, door)
+		k.once(scope.Key("old"), idem.Executed)
 		tx := k.begin("")
-		_, err := tx.DoMany(k.ctx, Settings{}, ids(3, "evt"), func(ctx context.Context, tx Tx, _ []int) error {
+		_, err := tx.DoMany(k.ctx, Settings{}, append(ids(3, "evt"), scope.Key("old")), func(ctx context.Context, tx Tx, _ []int) error {
+			old, err := tx.Do(ctx, Settings{}, scope.Key("old"), k.never())
+			require.NoError(t, err, "it is not new")
+			require.Equal(t, idem.Duplicate, old)
 			out, err := tx.Do(ctx, Settings{}, scope.Key("other"), effect("a"))
 			require.NoError(t, err)
 			require.Equal(t, idem.Executed, out)

@@ -41,6 +41,14 @@ func unsent(t *testing.T, door Door) {
 			_, err := tx.Do(ctx, Settings{MaxWait: time.Minute}, scope.Key("evt_1"), k.never())
 			return err
 		}},
+		{"DoMany", func(ctx context.Context, k kit, tx Tx, _ Reservation) error {
+			_, err := tx.DoMany(ctx, Settings{}, ids(2, "evt_"), k.neverMany())
+			return err
+		}},
+		{"DoMany with MaxWait", func(ctx context.Context, k kit, tx Tx, _ Reservation) error {
+			_, err := tx.DoMany(ctx, Settings{MaxWait: time.Minute}, ids(2, "evt_"), k.neverMany())
+			return err
+		}},
 		{"Confirm", func(ctx context.Context, k kit, tx Tx, r Reservation) error { return tx.Confirm(ctx, r, nil) }},
 	}
 	for _, h := range hindrances {

@@ -28,14 +28,28 @@ func (a inTx) RewriteQuery(_ context.Context, conn *pgx.Conn, sql string, args [
 // alone.
 func (t sqlTx) Send(ctx context.Context, stmts ...*Stmt) error {
 	for _, s := range stmts {
-		if len(s.Args) == 0 {
-			continue
-		}
-		if first, ok := s.Args[0].(string); ok {
-			s.Args = append([]any{inTx(first)}, s.Args[1:]...)
-		}
+		s.Args = insideTx(s.Args)
 	}
-	err := t.sqlConn.Send(ctx, stmts...)
+	return bare(t.sqlConn.Send(ctx, stmts...))
+}
+
+// Query refuses it, too.
+func (t sqlTx) Query(ctx context.Context, sql string, args []any, row func(scan func(dest ...any) error) error) error {
+	return bare(t.sqlConn.Query(ctx, sql, insideTx(args), row))
+}
+
+func insideTx(args []any) []any {
+	if len(args) == 0 {
+		return args
+	}
+	if first, ok := args[0].(string); ok {
+		return append([]any{inTx(first)}, args[1:]...)
+	}
+	return args
+}
+
+// bare drops what database/sql has put around ErrTxEnded.
+func bare(err error) error {
 	if errors.Is(err, ErrTxEnded) {
 		return ErrTxEnded
 	}

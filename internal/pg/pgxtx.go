@@ -22,12 +22,8 @@ func (t *pgxTx) pgx() pgx.Tx { return t.tx }
 
 // Send sends a single statement without a batch: a claim that has no limit costs what its INSERT by hand would.
 func (t *pgxTx) Send(ctx context.Context, stmts ...*Stmt) error {
-	if t.ended(ctx) {
-		return ErrTxEnded
-	}
-	// Why not leave it to pgx: what it does before it finds the connection busy can keep the open rows from being closed.
-	if conn := t.tx.Conn(); !conn.IsClosed() && conn.PgConn().IsBusy() && alive(ctx, t.tx) {
-		return notSent{ErrRowsOpen}
+	if err := t.ready(ctx); err != nil {
+		return err
 	}
 	if len(stmts) != 1 {
 		return t.pgxConn.Send(ctx, stmts...)
@@ -46,6 +42,26 @@ func (t *pgxTx) Send(ctx context.Context, stmts ...*Stmt) error {
 		return WithoutDetail(err)
 	}
 	s.Rows, s.Done = tag.RowsAffected(), true
+	return nil
+}
+
+// Query is held back where Send would be.
+func (t *pgxTx) Query(ctx context.Context, sql string, args []any, row func(scan func(dest ...any) error) error) error {
+	if err := t.ready(ctx); err != nil {
+		return err
+	}
+	return t.pgxConn.Query(ctx, sql, args, row)
+}
+
+// ready returns why nothing may be sent.
+func (t *pgxTx) ready(ctx context.Context) error {
+	if t.ended(ctx) {
+		return ErrTxEnded
+	}
+	// Why not leave it to pgx: what it does before it finds the connection busy can keep the open rows from being closed.
+	if conn := t.tx.Conn(); !conn.IsClosed() && conn.PgConn().IsBusy() && alive(ctx, t.tx) {
+		return notSent{ErrRowsOpen}
+	}
 	return nil
 }
 

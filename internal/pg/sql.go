@@ -29,10 +29,10 @@ func (c sqlConn) Send(ctx context.Context, stmts ...*Stmt) error {
 }
 
 func (c sqlConn) sendOne(ctx context.Context, s *Stmt) error {
-	if err := ctx.Err(); err != nil {
-		return notSent{err} // database/sql returns the bare error, which may as well come in the middle
-	}
 	if s.Dest == nil {
+		if err := ctx.Err(); err != nil {
+			return notSent{err} // database/sql returns the bare error, which may as well come in the middle
+		}
 		res, err := c.q.ExecContext(ctx, s.SQL, s.Args...)
 		if err != nil {
 			return sqlError(ctx, err)
@@ -49,6 +49,9 @@ func (c sqlConn) sendOne(ctx context.Context, s *Stmt) error {
 }
 
 func (c sqlConn) Query(ctx context.Context, query string, args []any, row func(scan func(dest ...any) error) error) error {
+	if err := ctx.Err(); err != nil {
+		return notSent{err}
+	}
 	rows, err := c.q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return sqlError(ctx, err)
