@@ -144,9 +144,9 @@ func TestStoresWhatTheDriverStores(t *testing.T) {
 			absent[name], absent[name+"[]"] = true, true
 		}
 	}
-	bares := pgtest.Matrix(bareDrivers(t, cfg), func(b bare) string { return b.name }, "pgx cache statement", "pgx simple protocol", "postgres")
+	bares := pgtest.LongMatrix(bareDrivers(t, cfg), func(b bare) string { return b.name }, "pgx cache statement", "pgx simple protocol", "postgres")
 	var ways []way
-	for _, d := range pgtest.Matrix(drivers(t, cfg), func(d driver) string { return d.name }, "pgx cache statement", "pgx simple protocol", "postgres sql.DB") {
+	for _, d := range pgtest.LongMatrix(drivers(t, cfg), func(d driver) string { return d.name }, "pgx cache statement", "pgx simple protocol", "postgres sql.DB") {
 		ways = append(ways, way{d, pool, false})
 	}
 	at := located(t, cfg)
@@ -157,7 +157,7 @@ func TestStoresWhatTheDriverStores(t *testing.T) {
 	}
 	golden := goldenRefusals(t)
 	all := slices.Concat(samples(), moreSamples())
-	some := pgtest.Matrix(columnTypes, func(typ string) string { return typ }, typicalTypes...)
+	some := pgtest.LongMatrix(columnTypes, func(typ string) string { return typ }, typicalTypes...)
 	for n, typ := range columnTypes {
 		if absent[typ] || !slices.Contains(some, typ) {
 			continue

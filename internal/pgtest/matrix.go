@@ -12,7 +12,16 @@ func Full() bool { return os.Getenv("PGONCE_MATRIX") != "" }
 // Matrix returns what a wide table of tests runs over: all of it in a full run, else those that typical names. It
 // panics where typical names what is not there: a table that runs over nothing passes.
 func Matrix[T any](all []T, name func(T) string, typical ...string) []T {
-	if Full() {
+	return pick(Full(), all, name, typical)
+}
+
+// LongMatrix is [Matrix] for a table whose full run takes many minutes: PGONCE_LONG asks for that.
+func LongMatrix[T any](all []T, name func(T) string, typical ...string) []T {
+	return pick(os.Getenv("PGONCE_LONG") != "", all, name, typical)
+}
+
+func pick[T any](full bool, all []T, name func(T) string, typical []string) []T {
+	if full {
 		return all
 	}
 	var some []T
