@@ -141,10 +141,11 @@ func TestStripPrefix(t *testing.T) {
 		mux, config := http.NewServeMux(), config()
 		config.Route = c.route
 		for _, at := range []string{"/a", "/b"} {
-			mux.Handle(at+"/", http.StripPrefix(at, b.wrap(nil, settings{}, config, func(w http.ResponseWriter, r *http.Request) {
+			h := b.wrap(nil, settings{}, config, func(w http.ResponseWriter, r *http.Request) {
 				require.NoError(t, effect(r))
 				fmt.Fprint(w, at, r.URL.Path)
-			})))
+			})
+			mux.Handle(at+"/", http.StripPrefix(at, h))
 		}
 		srv := b.serve(mux)
 		for _, at := range []string{"/a", "/b"} {

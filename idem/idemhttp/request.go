@@ -97,8 +97,8 @@ func (c *Config) read(w http.ResponseWriter, r *http.Request, route string) (bod
 
 var errReadBefore = errors.New("idemhttp: the body was read before: the middleware must stand outside of what reads it")
 
-// formRead reports whether the body was read as a form. r.FormValue, for one, makes an empty PostForm of any other body,
-// and leaves that alone.
+// formRead reports whether the body was read as a form. r.FormValue, for one, makes an empty PostForm of any other
+// body, and leaves that alone.
 func formRead(r *http.Request) bool {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return r.MultipartForm != nil || len(r.PostForm) > 0 ||
