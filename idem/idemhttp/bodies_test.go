@@ -144,6 +144,30 @@ func TestBodyReadBefore(t *testing.T) {
 	b.wants(0, 0, 0)
 }
 
+// What looks for a value of a form outside has not read a body that is no form.
+func TestFormValueBefore(t *testing.T) {
+	b := newBench(t, doors[0])
+	inner := b.wrap(nil, settings{}, config(), pay)
+	srv := b.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = r.FormValue("_method")
+		inner.ServeHTTP(w, r)
+	}))
+	for kind, status := range map[string]int{
+		"application/json": 201, "": 201, "application/x-www-form-urlencoded": 500,
+		"application/x-www-form-urlencoded; a": 500,
+	} {
+		for _, body := range []io.Reader{strings.NewReader("&"), io.MultiReader(strings.NewReader("&"))} { // no names
+			b.exec(`TRUNCATE effects, processed_events`)
+			got, err := b.send(srv.Client(), http.MethodPost, srv.URL, "k", body, "Content-Type", kind)
+			require.NoError(t, err)
+			require.Equal(t, status, got.status, kind)
+			if status == 201 {
+				require.Equal(t, "paid 1 bytes", got.body)
+			}
+		}
+	}
+}
+
 func TestMultipart(t *testing.T) {
 	b := newBench(t, doors[0])
 	srv := b.standard(func(w http.ResponseWriter, r *http.Request) {

@@ -77,28 +77,29 @@ func TestContradictions(t *testing.T) {
 
 // An error of idem's about a key of the handler's own says nothing of the request's: it spoils no retry.
 func TestErrorsOfHandler(t *testing.T) {
-	b := newBench(t, doors[0])
-	for _, c := range []struct {
-		err    error
-		status int
-		name   string
-	}{
-		{idem.ErrPayloadMismatch, 500, "failed"},
-		{idem.ErrExpired, 500, "failed"},
-		{&idem.KeyError{Role: "key", Problem: "is empty"}, 500, "failed"},
-		{idem.ErrInProgress, 503, "unavailable"},
-	} {
-		fail := b.standard(func(w http.ResponseWriter, r *http.Request) {
-			idemhttp.Fail(r.Context(), c.err)
-			fmt.Fprint(w, "fine")
-		})
-		b.wantProblem(b.post(fail, "fail", "b"), c.status, c.name)
-		config := config()
-		config.Lease, config.Remembers = time.Minute, time.Hour
-		then := b.serve(b.wrap(nil, settings{}, config, func(w http.ResponseWriter, r *http.Request) {
-			idemhttp.Then(r.Context(), func(context.Context) error { return c.err })
-			fmt.Fprint(w, "fine")
-		}))
-		b.wantProblem(b.post(then, "then", "b"), c.status, c.name)
-	}
+	everyDoor(t, func(b *bench) {
+		for _, c := range []struct {
+			err    error
+			status int
+			name   string
+		}{
+			{idem.ErrPayloadMismatch, 500, "failed"},
+			{idem.ErrExpired, 500, "failed"},
+			{&idem.KeyError{Role: "key", Problem: "is empty"}, 500, "failed"},
+			{idem.ErrInProgress, 503, "unavailable"},
+		} {
+			fail := b.standard(func(w http.ResponseWriter, r *http.Request) {
+				idemhttp.Fail(r.Context(), c.err)
+				fmt.Fprint(w, "fine")
+			})
+			b.wantProblem(b.post(fail, "fail", "b"), c.status, c.name)
+			config := config()
+			config.Lease, config.Remembers = time.Minute, time.Hour
+			then := b.serve(b.wrap(nil, settings{}, config, func(w http.ResponseWriter, r *http.Request) {
+				idemhttp.Then(r.Context(), func(context.Context) error { return c.err })
+				fmt.Fprint(w, "fine")
+			}))
+			b.wantProblem(b.post(then, "then", "b"), c.status, c.name)
+		}
+	})
 }

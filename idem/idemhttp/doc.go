@@ -58,8 +58,8 @@
 //     connection begins anew. Each run gets the body from its beginning and an empty response; only the last run is
 //     committed and sent. A handler that sees such an error itself says so by [Fail].
 //   - Where it writes a success and then an error status, or not as many bytes as its Content-Length says, the client
-//     gets a 500, and all is rolled back. A panic that something inside of the middleware recovers is not seen here: let
-//     that answer with 5xx, or stand outside.
+//     gets a 500, and all is rolled back. A panic that something inside of the middleware recovers is not seen here:
+//     let that answer with 5xx, or stand outside.
 //   - It must not flush, hijack or upgrade: http.ResponseController returns an error of http.ErrNotSupported.
 //   - Its response is in memory until COMMIT, and so is the request's body.
 //   - It sees no Accept-Encoding: put middleware that compresses outside of this one, as well as what authenticates.
@@ -70,7 +70,7 @@
 // With a Lease, the handler runs in no transaction. A row is reserved before it and settled after it, as by
 // [idem.Call]. The handler passes [Key].External() to its provider, and writes to the database in [Then]. Where it
 // dies, or answers with what is not kept, the next request after the lease runs it again with the same external key,
-// as long as the provider Remembers; else it gets 500, and the key waits for somebody who looks ([idem.Once.Pending]). An
-// error before anything was sent is told by Fail(ctx, idem.Unsent(err)): then the next request begins anew. Requests
-// beside a running one get 409 at once.
+// as long as the provider Remembers; else it gets 500, and the key waits for somebody who looks
+// ([idem.Once.Pending]). An error before anything was sent is told by Fail(ctx, idem.Unsent(err)): then the next
+// request begins anew. Requests beside a running one get 409 at once.
 package idemhttp

@@ -141,10 +141,11 @@ func TestStripPrefix(t *testing.T) {
 		mux, config := http.NewServeMux(), config()
 		config.Route = c.route
 		for _, at := range []string{"/a", "/b"} {
-			mux.Handle(at+"/", http.StripPrefix(at, b.wrap(nil, settings{}, config, func(w http.ResponseWriter, r *http.Request) {
+			h := b.wrap(nil, settings{}, config, func(w http.ResponseWriter, r *http.Request) {
 				require.NoError(t, effect(r))
 				fmt.Fprint(w, at, r.URL.Path)
-			})))
+			})
+			mux.Handle(at+"/", http.StripPrefix(at, h))
 		}
 		srv := b.serve(mux)
 		for _, at := range []string{"/a", "/b"} {
@@ -198,7 +199,7 @@ func TestPolicy(t *testing.T) {
 		}{
 			{[]int{200, 201, 202, 204, 206, 301, 302, 303, 304, 307, 308}, 1, 1},
 			{[]int{400, 402, 403, 404, 405, 406, 410, 411, 412, 413, 415, 422, 451}, 0, 1},
-			{[]int{401, 407, 408, 409, 421, 423, 424, 425, 429, 500, 501, 502, 503, 504, 599}, 0, 0},
+			{[]int{401, 407, 408, 409, 419, 420, 421, 423, 424, 425, 429, 440, 499, 500, 501, 502, 503, 504, 599}, 0, 0},
 		} {
 			for _, status = range c.status {
 				b.exec(`TRUNCATE effects, processed_events`)

@@ -20,7 +20,8 @@ const (
 )
 
 // DefaultPolicy commits 2xx and 3xx. It refuses the 4xx that the request alone decides. It discards all others: those
-// that time, a rival or another login may change (401, 407, 408, 409, 421, 423, 424, 425, 429), 1xx and 5xx.
+// that time, a rival or another login may change (401, 407, 408, 409, 421, 423, 424, 425, 429), a 4xx that no standard
+// names (419, 440 and 499 are used for sessions that ended and clients that went), 1xx and 5xx.
 func DefaultPolicy(status int) Fate {
 	switch {
 	case never(status):
@@ -31,6 +32,9 @@ func DefaultPolicy(status int) Fate {
 	switch status {
 	case http.StatusProxyAuthRequired, http.StatusMisdirectedRequest, http.StatusLocked, http.StatusFailedDependency,
 		http.StatusTooEarly:
+		return Discard
+	}
+	if http.StatusText(status) == "" {
 		return Discard
 	}
 	return Refuse

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"hash"
 	"io"
+	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -68,7 +69,7 @@ func operation(method, route string) string {
 
 // read reads the body, and returns it with the hash of what must be the same on every retry.
 func (c *Config) read(w http.ResponseWriter, r *http.Request, route string) (body, sum []byte, err error) {
-	if r.PostForm != nil || r.MultipartForm != nil {
+	if formRead(r) {
 		return nil, nil, errReadBefore
 	}
 	if r.ContentLength > c.MaxBody {
@@ -95,6 +96,14 @@ func (c *Config) read(w http.ResponseWriter, r *http.Request, route string) (bod
 }
 
 var errReadBefore = errors.New("idemhttp: the body was read before: the middleware must stand outside of what reads it")
+
+// formRead reports whether the body was read as a form. r.FormValue, for one, makes an empty PostForm of any other
+// body, and leaves that alone.
+func formRead(r *http.Request) bool {
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return r.MultipartForm != nil || len(r.PostForm) > 0 ||
+		r.PostForm != nil && kind == "application/x-www-form-urlencoded"
+}
 
 func tooLarge() error {
 	return newProblem(http.StatusRequestEntityTooLarge, "too-large", "The body is too large", nil)

@@ -192,9 +192,15 @@ func (h Handler) readTimeout(r *http.Request) time.Duration {
 // status returns the answer to a delivery that ended with err.
 func status(err error) int {
 	var final *idem.FinalError
+	var own *effectError
 	switch {
 	case err == nil:
 		return http.StatusOK
+	case errors.As(err, &own) && !errors.Is(own, ErrMalformed):
+		if idem.Retryable(err) {
+			return http.StatusServiceUnavailable
+		}
+		return http.StatusInternalServerError
 	case errors.Is(err, errMethod):
 		return http.StatusMethodNotAllowed
 	case errors.Is(err, errTooLarge):

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -220,6 +221,34 @@ func TestCommit(t *testing.T) {
 			})
 		}
 	}
+}
+
+// An error of the effect's is not one about the event, whatever it wraps: the sender repeats.
+func TestErrorsOfEffect(t *testing.T) {
+	t.Parallel()
+	s := senders[0]
+	pool := migrated(t)
+	for _, c := range []struct {
+		err  error
+		code int
+	}{
+		{idem.ErrPayloadMismatch, 500},
+		{idem.ErrExpired, 500},
+		{&idem.FinalError{}, 500},
+		{webhook.ErrSignature, 500},
+		{idem.ErrInProgress, 503},
+		{webhook.ErrMalformed, 422},
+	} {
+		h := handler(s.provider(newSecret), pool)
+		h.Sink = webhook.Effect{DB: pool, Fn: func(context.Context, pgx.Tx, webhook.Event) error {
+			return fmt.Errorf("around: %w", c.err)
+		}}
+		var told error
+		h.Report = func(_ context.Context, _ webhook.Event, _ idem.Outcome, err error) { told = err }
+		require.Equal(t, c.code, answer(h, s.request("evt_1", "a", newSecret)).Code, c.err)
+		require.ErrorIs(t, told, c.err)
+	}
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM processed_events`))
 }
 
 // Two events of one change are one by object and type, where the type is listed, and nowhere else.

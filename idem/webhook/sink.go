@@ -33,14 +33,26 @@ type Effect struct {
 	Once idem.Once // the table, MaxWait, and so on
 
 	// Fn makes the effect, in tx. It may run more than once, and only its last run is committed. An error of it rolls
-	// back; the sender gets a 500, and repeats. Of an event that does not matter to Fn it returns nil.
+	// back; the sender gets a 500 (503 for what idem.Retryable names), and repeats. So it does after one of idem's about
+	// a key of Fn's own. ErrMalformed alone is a 422. Of an event that does not matter to Fn it returns nil.
 	Fn func(ctx context.Context, tx pgx.Tx, e Event) error
 }
 
 // Accept runs Fn, if the event is new.
 func (f Effect) Accept(ctx context.Context, key idem.Key, e Event) (idem.Outcome, error) {
-	return f.Once.Run(ctx, f.DB, key, func(ctx context.Context, tx pgx.Tx) error { return f.Fn(ctx, tx, e) })
+	return f.Once.Run(ctx, f.DB, key, func(ctx context.Context, tx pgx.Tx) error {
+		if err := f.Fn(ctx, tx, e); err != nil {
+			return &effectError{err}
+		}
+		return nil
+	})
 }
+
+// effectError is an error of Fn's. What it wraps may look like one about the event.
+type effectError struct{ cause error }
+
+func (e *effectError) Error() string { return e.cause.Error() }
+func (e *effectError) Unwrap() error { return e.cause }
 
 // Validate reports what is missing. It does not look at a database.
 func (f Effect) Validate() error {
