@@ -47,7 +47,7 @@ type Worker struct {
 	MaxAttempts        int
 	MinRetry, MaxRetry time.Duration
 
-	Conn pg.Conn // runs single statements, each committed by itself
+	Conn pg.Conn // runs single statements, each committed by itself, READ COMMITTED and READ WRITE
 	DB   pg.DB   // begins the handlers' transactions
 }
 
@@ -80,18 +80,11 @@ func (w *Worker) claim(ctx context.Context, token int64) (m Message, dead bool, 
 		SQL: w.SQL.claim, Args: []any{token, w.Lease.Microseconds(), int64(w.MaxAttempts)},
 		Dest: []any{&m.ID, &m.Operation, &m.Source, &m.Key, &attempt, &dead},
 	}
-	for try := 1; ; try++ {
-		err := w.Conn.Send(ctx, s)
-		if err == nil {
-			m.Attempt = int(attempt)
-			return m, dead, nil
-		}
-		// In a session whose default is another isolation level, others that claim can be in the way.
-		if try == 10 || !pgerr.Is(err, "40001") {
-			return Message{}, false, fmt.Errorf("claim a message: %w", err)
-		}
-		s.Rows, s.Done = 0, false
+	if err := w.Conn.Send(ctx, s); err != nil {
+		return Message{}, false, fmt.Errorf("claim a message: %w", err)
 	}
+	m.Attempt = int(attempt)
+	return m, dead, nil
 }
 
 // attempt handles a message that was claimed, and writes down what came of it.
