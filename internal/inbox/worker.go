@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/pgonce/pgonce/internal/pg"
 	"github.com/pgonce/pgonce/pgerr"
@@ -277,7 +278,10 @@ func (w *Worker) end(ctx context.Context, m Message, token int64, e end) (mine b
 	s := w.endStmt(m, token, e)
 	for try := 1; ; try++ {
 		err = w.Conn.Send(ctx, s)
-		if err == nil || try == 3 || !pgerr.Retryable(err) {
+		switch {
+		case try < 3 && pgerr.Is(err, "22P05"): // the error's text has a letter that is not in the database's encoding
+			s = w.endStmt(m, token, end{e.wait, e.back, e.class, errors.New(plain(printable(e.err)))})
+		case err == nil || try == 3 || !pgerr.Retryable(err):
 			return s.Rows == 1, err
 		}
 		s.Rows, s.Done = 0, false
@@ -298,6 +302,16 @@ func (w *Worker) backoff(attempts int) time.Duration {
 
 // maxError is how much of an error's text is kept.
 const maxError = 1000
+
+// plain puts a question mark in the place of what is not ASCII.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= utf8.RuneSelf {
+			return '?'
+		}
+		return r
+	}, text)
+}
 
 // printable returns an error's text as the server can store it, without what the server printed of rows.
 func printable(err error) string {
