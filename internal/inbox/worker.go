@@ -144,6 +144,11 @@ func (w *Worker) begin(ctx context.Context, token int64, m *Message) (tx pg.OwnT
 		stmts = append(stmts, &pg.Stmt{SQL: markSQL, Args: []any{mark}, Dest: []any{new(string)}})
 	}
 	if tx, err = w.DB.Begin(ctx, stmts...); err != nil {
+		switch code := pgerr.Code(err); {
+		case strings.HasPrefix(code, "22"), strings.HasPrefix(code, "54"), strings.HasPrefix(code, "XX"):
+			// Data, limits, and damage: of this row, and as a rule of no other.
+			return nil, 0, &badRow{err}
+		}
 		return nil, 0, err
 	}
 	if lock.Rows == 0 {
