@@ -88,7 +88,7 @@ func TestLostCommit(t *testing.T) {
 			pool := migrated(t)
 			all := []inbox.Message{msg(key, "1"), msg(key, "2")}
 			store(t, pool, all...)
-			s := &faultconn.Script{When: faultconn.Commit, Mode: mode}
+			s := &faultconn.Script{When: faultconn.Commit, N: 2, Mode: mode} // the first is the claim's
 			o := &observer{}
 			w := quick()
 			w.Table.Observer = o
@@ -116,7 +116,7 @@ func TestUnknownCommit(t *testing.T) {
 	for _, mode := range []faultconn.Mode{faultconn.DropBefore, faultconn.DropReply} {
 		pool := migrated(t)
 		store(t, pool, msg("", "1"))
-		s := &faultconn.Script{When: faultconn.Commit, Mode: mode, Refuse: true}
+		s := &faultconn.Script{When: faultconn.Commit, N: 2, Mode: mode, Refuse: true}
 		o := &observer{}
 		w := inbox.Worker{Table: inbox.Table{Observer: o}, Lease: time.Millisecond}
 		_, err := w.Drain(t.Context(), watched(t, pool, s), insert)

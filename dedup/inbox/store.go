@@ -70,7 +70,7 @@ type Conn interface {
 }
 
 // Store stores m once in the zero [Table]. With a pgx.Tx it is there if and when that is committed; else at once. It
-// takes one round trip, and for a duplicate two.
+// takes one round trip, and for a duplicate two; one more where the session is read only by default.
 //
 // Another transaction that has stored the same message and is still open is waited for. What is in the message is not
 // compared: the first one counts. Before anything is sent it returns [ErrInvalid] for what cannot be stored. After
@@ -81,7 +81,7 @@ func Store(ctx context.Context, db Conn, m Message) (Outcome, error) {
 
 // Store is [Store] for this table.
 func (t Table) Store(ctx context.Context, db Conn, m Message) (Outcome, error) {
-	fresh, err := engine.Table(t).Store(ctx, connOf(db), m.engine())
+	fresh, err := engine.Table(t).Store(ctx, connOf(db), aloneOf(db), m.engine())
 	switch {
 	case err != nil:
 		return 0, wrapped("store", err)
@@ -97,6 +97,14 @@ func connOf(db Conn) pg.Conn {
 		return pg.FromPgxTx(tx)
 	}
 	return pg.FromPgx(db)
+}
+
+// aloneOf adapts db for a transaction of its own; nil where db is a transaction, or in one.
+func aloneOf(db Conn) pg.Conn {
+	if own, ok := db.(pg.PgxDB); ok && !pg.PgxInTx(db) {
+		return pg.WriterPgxAlone(own)
+	}
+	return nil
 }
 
 func (m Message) engine() engine.Message {

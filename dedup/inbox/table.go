@@ -159,7 +159,7 @@ func (t Table) Replay(ctx context.Context, db Conn, f Filter) (int64, error) {
 	if err != nil {
 		return 0, wrapped("replay", err)
 	}
-	n, err := s.Replay(ctx, connOf(db), f.engine())
+	n, err := s.Replay(ctx, connOf(db), aloneOf(db), f.engine())
 	return n, wrapped("replay", err)
 }
 
@@ -186,6 +186,6 @@ type Purged struct {
 //
 // It also makes due what waits behind a message that was deleted by hand.
 func (t Table) Purge(ctx context.Context, db dedup.DB) (Purged, error) {
-	p, err := engine.Table(t).Purge(ctx, pg.FromPgxAlone(db))
+	p, err := engine.Table(t).Purge(ctx, pg.WriterPgxAlone(db))
 	return Purged(p), wrapped("purge", err)
 }

@@ -130,7 +130,7 @@ func (t *ownedTx) Rollback(context.Context) error { t.refused = true; return err
 //
 // It owns its transactions, and holds a connection only while a handler runs, if db is a pool.
 func (w Worker) Run(ctx context.Context, db dedup.DB, h Handler) error {
-	err := w.options(adapt(h)).Run(ctx, pg.FromPgxAlone(db), pg.FromPgxDB(db, readCommitted()), w.tell(ctx))
+	err := w.options(adapt(h)).Run(ctx, pg.WriterPgxAlone(db), pg.FromPgxDB(db, readCommitted()), w.tell(ctx))
 	if err != nil && ctx.Err() == nil {
 		return wrapped("run", err)
 	}
@@ -141,7 +141,7 @@ func (w Worker) Run(ctx context.Context, db dedup.DB, h Handler) error {
 // the handler's first error, though other messages may have been handled; what failed is tried again by a later call,
 // when its time has come. An error of the database's ends it.
 func (w Worker) Drain(ctx context.Context, db dedup.DB, h Handler) (Stats, error) {
-	e, err := w.options(adapt(h)).Worker(pg.FromPgxAlone(db), pg.FromPgxDB(db, readCommitted()))
+	e, err := w.options(adapt(h)).Worker(pg.WriterPgxAlone(db), pg.FromPgxDB(db, readCommitted()))
 	if err != nil {
 		return Stats{}, wrapped("drain", err)
 	}

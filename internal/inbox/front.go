@@ -42,14 +42,18 @@ func (t Table) ages() (bodies, keys time.Duration) {
 	return cmp.Or(t.KeepBodies, min(DefaultKeepBodies, keys)), keys
 }
 
-// Store stores m, and tells the observer.
-func (t Table) Store(ctx context.Context, conn pg.Conn, m Message) (fresh bool, err error) {
+// Store stores m, and tells the observer. For alone see [anew].
+func (t Table) Store(ctx context.Context, conn, alone pg.Conn, m Message) (fresh bool, err error) {
 	s, err := t.SQL()
 	if err != nil {
 		return false, err
 	}
 	begun := time.Now()
-	fresh, age, err := s.Store(ctx, conn, m)
+	var age time.Duration
+	err = anew(conn, alone, func(conn pg.Conn) (err error) {
+		fresh, age, err = s.Store(ctx, conn, m)
+		return err
+	})
 	e := dedup.Event{Source: m.Source, Operation: m.Operation, Waited: time.Since(begun), Age: age}
 	switch {
 	case errors.Is(err, ErrInvalid):
@@ -63,6 +67,21 @@ func (t Table) Store(ctx context.Context, conn pg.Conn, m Message) (fresh bool, 
 	}
 	t.tell(ctx, e)
 	return fresh, err
+}
+
+// anew calls f with conn, and once more with alone, where that is not nil and the session's defaults were in the way: it
+// is read only, or of an isolation level at which rivals are errors. Neither time anything was written. Why not alone
+// from the first: it costs two statements more.
+func anew(conn, alone pg.Conn, f func(conn pg.Conn) error) error {
+	err := f(conn)
+	if alone == nil || !pgerr.Is(err, "25006") && !pgerr.Is(err, "40001") {
+		return err
+	}
+	again := f(alone)
+	if pgerr.Is(again, "0A000") { // a standby cannot be told to be READ WRITE
+		return err
+	}
+	return again
 }
 
 // Purge purges, and tells the observer.

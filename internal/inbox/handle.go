@@ -28,10 +28,19 @@ func handle(ctx context.Context, tx pg.OwnTx, mark int64, m Message, fn Handler)
 		return fmt.Errorf("%w: it ended the transaction in SQL text, and returned: %w", ErrMisuse, err)
 	case err != nil || state == nil:
 		return err
-	case errors.Is(state, pg.ErrLost), errors.Is(state, pg.ErrCanceled), errors.Is(state, pg.ErrNoAnswer):
+	case errors.Is(state, pg.ErrLost), errors.Is(state, pg.ErrCanceled):
+		return state
+	case errors.Is(state, pg.ErrNoAnswer) && !rowsOpen(state, tx.Fail(ctx)):
 		return state
 	}
 	return fmt.Errorf("%w: it returned nil, and %w", ErrMisuse, state)
+}
+
+// rowsOpen reports whether it is the handler's doing that its transaction does not answer. ended is what the roll back
+// found: it tells open rows from a connection that is lost.
+func rowsOpen(state, ended error) bool {
+	return pgerr.Code(state) == "" && !errors.Is(state, context.DeadlineExceeded) &&
+		!(errors.Is(ended, pg.ErrLost) && pgerr.Retryable(state))
 }
 
 // call calls fn in a goroutine of its own, so that one that ends its goroutine (t.FailNow) does not end the worker.

@@ -4,6 +4,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -33,7 +35,22 @@ func headersText(headers map[string]string) (any, error) {
 		}
 	}
 	text, err := json.Marshal(all)
-	return string(text), err
+	return ascii(string(text)), err
+}
+
+// ascii escapes what is not ASCII in JSON: a database of another encoding may have no place for it.
+func ascii(text string) string {
+	var s strings.Builder
+	for _, r := range text {
+		if r < utf8.RuneSelf {
+			s.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&s, `\u%04x`, unit)
+		}
+	}
+	return s.String()
 }
 
 // parseHeaders is the way back.

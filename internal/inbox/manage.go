@@ -92,14 +92,17 @@ func (s SQL) List(ctx context.Context, conn pg.Conn, f Filter, limit int) ([]Mes
 	return all, err
 }
 
-// Replay has messages that are not waiting handled again.
-func (s SQL) Replay(ctx context.Context, conn pg.Conn, f Filter) (n int64, err error) {
+// Replay has messages that are not waiting handled again. For alone see [anew].
+func (s SQL) Replay(ctx context.Context, conn, alone pg.Conn, f Filter) (n int64, err error) {
 	args, err := f.args(Handled, Dead, Discarded)
 	if err != nil {
 		return 0, err
 	}
 	replay := &pg.Stmt{SQL: s.replay, Args: args, Dest: []any{new(int64)}}
-	err = conn.Send(ctx, replay)
+	err = anew(conn, alone, func(conn pg.Conn) error {
+		replay.Rows, replay.Done = 0, false
+		return conn.Send(ctx, replay)
+	})
 	return replay.Rows, err
 }
 

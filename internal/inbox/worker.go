@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/pgonce/pgonce/internal/pg"
 	"github.com/pgonce/pgonce/pgerr"
@@ -47,7 +48,7 @@ type Worker struct {
 	MaxAttempts        int
 	MinRetry, MaxRetry time.Duration
 
-	Conn pg.Conn // runs single statements, each committed by itself
+	Conn pg.Conn // runs single statements, each committed by itself, READ COMMITTED and READ WRITE
 	DB   pg.DB   // begins the handlers' transactions
 }
 
@@ -80,18 +81,11 @@ func (w *Worker) claim(ctx context.Context, token int64) (m Message, dead bool, 
 		SQL: w.SQL.claim, Args: []any{token, w.Lease.Microseconds(), int64(w.MaxAttempts)},
 		Dest: []any{&m.ID, &m.Operation, &m.Source, &m.Key, &attempt, &dead},
 	}
-	for try := 1; ; try++ {
-		err := w.Conn.Send(ctx, s)
-		if err == nil {
-			m.Attempt = int(attempt)
-			return m, dead, nil
-		}
-		// In a session whose default is another isolation level, others that claim can be in the way.
-		if try == 10 || !pgerr.Is(err, "40001") {
-			return Message{}, false, fmt.Errorf("claim a message: %w", err)
-		}
-		s.Rows, s.Done = 0, false
+	if err := w.Conn.Send(ctx, s); err != nil {
+		return Message{}, false, fmt.Errorf("claim a message: %w", err)
 	}
+	m.Attempt = int(attempt)
+	return m, dead, nil
 }
 
 // attempt handles a message that was claimed, and writes down what came of it.
@@ -150,6 +144,11 @@ func (w *Worker) begin(ctx context.Context, token int64, m *Message) (tx pg.OwnT
 		stmts = append(stmts, &pg.Stmt{SQL: markSQL, Args: []any{mark}, Dest: []any{new(string)}})
 	}
 	if tx, err = w.DB.Begin(ctx, stmts...); err != nil {
+		switch code := pgerr.Code(err); {
+		case strings.HasPrefix(code, "22"), strings.HasPrefix(code, "54"), strings.HasPrefix(code, "XX"):
+			// Data, limits, and damage: of this row, and as a rule of no other.
+			return nil, 0, &badRow{err}
+		}
 		return nil, 0, err
 	}
 	if lock.Rows == 0 {
@@ -284,7 +283,10 @@ func (w *Worker) end(ctx context.Context, m Message, token int64, e end) (mine b
 	s := w.endStmt(m, token, e)
 	for try := 1; ; try++ {
 		err = w.Conn.Send(ctx, s)
-		if err == nil || try == 3 || !pgerr.Retryable(err) {
+		switch {
+		case try < 3 && pgerr.Is(err, "22P05"): // the error's text has a letter that is not in the database's encoding
+			s = w.endStmt(m, token, end{e.wait, e.back, e.class, errors.New(plain(printable(e.err)))})
+		case err == nil || try == 3 || !pgerr.Retryable(err):
 			return s.Rows == 1, err
 		}
 		s.Rows, s.Done = 0, false
@@ -305,6 +307,16 @@ func (w *Worker) backoff(attempts int) time.Duration {
 
 // maxError is how much of an error's text is kept.
 const maxError = 1000
+
+// plain puts a question mark in the place of what is not ASCII.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= utf8.RuneSelf {
+			return '?'
+		}
+		return r
+	}, text)
+}
 
 // printable returns an error's text as the server can store it, without what the server printed of rows.
 func printable(err error) string {

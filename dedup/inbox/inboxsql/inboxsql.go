@@ -60,7 +60,7 @@ func Store(ctx context.Context, db Conn, t inbox.Table, m inbox.Message) (inbox.
 		}
 		conn = in
 	}
-	fresh, err := engine.Table(t).Store(ctx, conn, engine.Message{
+	fresh, err := engine.Table(t).Store(ctx, conn, aloneOf(db), engine.Message{
 		Source: m.Source, Operation: m.Operation, ID: m.ID, Key: m.Key, Headers: m.Headers, Body: m.Body,
 	})
 	switch {
@@ -70,6 +70,14 @@ func Store(ctx context.Context, db Conn, t inbox.Table, m inbox.Message) (inbox.
 		return inbox.Stored, nil
 	}
 	return inbox.Duplicate, nil
+}
+
+// aloneOf adapts db for a transaction of its own; nil where db is a transaction, or in one.
+func aloneOf(db Conn) pg.Conn {
+	if own, ok := db.(pg.SQLDB); ok && !pg.SQLInTx(own) {
+		return pg.WriterSQLAlone(own)
+	}
+	return nil
 }
 
 func options(w inbox.Worker, h Handler) engine.Options {
@@ -98,9 +106,9 @@ func options(w inbox.Worker, h Handler) engine.Options {
 }
 
 // Run is [inbox.Worker.Run] over database/sql: it handles messages until ctx ends, and returns its error, or at once
-// one that says what is wrong with w. Each of its own statements is a transaction, of three round trips.
+// one that says what is wrong with w. Each of its own statements is a transaction, of four round trips.
 func Run(ctx context.Context, db DB, w inbox.Worker, h Handler) error {
-	err := options(w, h).Run(ctx, pg.FromSQLAlone(db), pg.WriterSQL(db), tell(ctx, w))
+	err := options(w, h).Run(ctx, pg.WriterSQLAlone(db), pg.WriterSQL(db), tell(ctx, w))
 	if err != nil && ctx.Err() == nil {
 		return wrapped("run", err)
 	}
@@ -109,7 +117,7 @@ func Run(ctx context.Context, db DB, w inbox.Worker, h Handler) error {
 
 // Drain is [inbox.Worker.Drain] over database/sql: it handles messages until none is due.
 func Drain(ctx context.Context, db DB, w inbox.Worker, h Handler) (inbox.Stats, error) {
-	e, err := options(w, h).Worker(pg.FromSQLAlone(db), pg.WriterSQL(db))
+	e, err := options(w, h).Worker(pg.WriterSQLAlone(db), pg.WriterSQL(db))
 	if err != nil {
 		return inbox.Stats{}, wrapped("drain", err)
 	}

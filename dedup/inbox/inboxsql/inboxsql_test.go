@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -169,6 +171,17 @@ func TestFailing(t *testing.T) {
 			}
 			return err
 		}, "misuse", true, 0},
+		"row left open": {func(ctx context.Context, tx inboxsql.Tx) error {
+			_ = tx.QueryRowContext(ctx, `SELECT generate_series(1, 100000)`)
+			return nil
+		}, "misuse", true, 0},
+		"rows of a prepared statement left open": {func(ctx context.Context, tx inboxsql.Tx) error {
+			stmt, err := tx.PrepareContext(ctx, `SELECT generate_series(1, 100000)`)
+			if err == nil {
+				_, err = stmt.QueryContext(ctx)
+			}
+			return err
+		}, "misuse", true, 0},
 		"COMMIT":             {func(ctx context.Context, tx inboxsql.Tx) error { return query(ctx, tx, `COMMIT`) }, "misuse", true, 1},
 		"ROLLBACK":           {func(ctx context.Context, tx inboxsql.Tx) error { return query(ctx, tx, `ROLLBACK`) }, "misuse", true, 0},
 		"ROLLBACK AND CHAIN": {func(ctx context.Context, tx inboxsql.Tx) error { return query(ctx, tx, `ROLLBACK AND CHAIN`) }, "misuse", true, 0},
@@ -247,4 +260,57 @@ func TestStoreAfterTheEnd(t *testing.T) {
 	require.ErrorIs(t, err, pg.ErrTxEnded)
 	_ = tx.Rollback()
 	require.Zero(t, count(t, db, `SELECT count(*) FROM inbox`))
+}
+
+// Whatever the defaults of the database's sessions, every call works.
+func TestDefaults(t *testing.T) {
+	for _, setting := range []string{"default_transaction_read_only = on", "default_transaction_isolation = serializable"} {
+		t.Run(setting, func(t *testing.T) {
+			forEach(t, func(t *testing.T, db *sql.DB) {
+				ctx := t.Context()
+				var name string
+				require.NoError(t, db.QueryRowContext(ctx, `SELECT quote_ident(current_database())`).Scan(&name))
+				execSQL(t, db, `ALTER DATABASE `+name+` SET `+setting)
+				db.SetMaxIdleConns(0) // new sessions from here on
+				db.SetMaxIdleConns(4)
+				_, value, _ := strings.Cut(setting, " = ")
+				require.Equal(t, 1, count(t, db, `SELECT count(*) FROM pg_settings WHERE name LIKE 'default_transaction%' AND setting = $1`, value))
+
+				var all sync.WaitGroup
+				for range 4 {
+					all.Go(func() {
+						for n := range 10 {
+							m := inbox.Message{Source: "s", Operation: "o", ID: fmt.Sprint(n), Key: "k"}
+							_, err := inboxsql.Store(ctx, db, inbox.Table{}, m)
+							if err != nil {
+								t.Error(err)
+							}
+						}
+					})
+				}
+				all.Wait()
+				for range 2 {
+					all.Go(func() {
+						if _, err := inboxsql.Drain(ctx, db, inbox.Worker{}, insert); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				all.Wait()
+				require.Eventually(t, func() bool { // two that met at the key have left it alone for a moment
+					_, err := inboxsql.Drain(ctx, db, inbox.Worker{}, insert)
+					return err == nil && count(t, db, `SELECT count(*) FROM inbox WHERE state = 1`) == 0
+				}, 20*time.Second, 50*time.Millisecond)
+				require.Equal(t, 10, count(t, db, `SELECT count(*) FROM effects`))
+				n, err := inboxsql.Replay(ctx, db, inbox.Table{}, inbox.Filter{State: inbox.Handled})
+				require.NoError(t, err)
+				require.EqualValues(t, 10, n)
+				_, err = inboxsql.Drain(ctx, db, inbox.Worker{}, func(context.Context, inboxsql.Tx, inbox.Message) error { return nil })
+				require.NoError(t, err)
+				p, err := inboxsql.Purge(ctx, db, inbox.Table{Keep: time.Microsecond})
+				require.NoError(t, err)
+				require.EqualValues(t, 10, p.Keys)
+			})
+		})
+	}
 }

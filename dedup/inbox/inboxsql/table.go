@@ -57,7 +57,7 @@ func Replay(ctx context.Context, db Conn, t inbox.Table, f inbox.Filter) (int64,
 	if err != nil {
 		return 0, wrapped("replay", err)
 	}
-	n, err := s.Replay(ctx, pg.FromSQL(db), filter(f))
+	n, err := s.Replay(ctx, pg.FromSQL(db), aloneOf(db), filter(f))
 	return n, wrapped("replay", err)
 }
 
@@ -73,7 +73,7 @@ func Discard(ctx context.Context, db DB, t inbox.Table, f inbox.Filter) (int64, 
 
 // Purge is [inbox.Table.Purge] over database/sql: it deletes what t's Keep and KeepBodies say.
 func Purge(ctx context.Context, db DB, t inbox.Table) (inbox.Purged, error) {
-	p, err := engine.Table(t).Purge(ctx, pg.FromSQLAlone(db))
+	p, err := engine.Table(t).Purge(ctx, pg.WriterSQLAlone(db))
 	return inbox.Purged(p), wrapped("purge", err)
 }
 
