@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -124,17 +125,36 @@ func (s SQL) Discard(ctx context.Context, db pg.DB, f Filter) (n int64, err erro
 		freed[key] = true
 		return err
 	})
-	delete(freed, "")
-	for key := range freed {
-		if err == nil {
-			err = tx.Send(ctx, &pg.Stmt{SQL: s.promote, Args: []any{key}})
-		}
-	}
 	if err != nil {
 		_ = tx.Rollback(ctx)
 		return 0, err
 	}
-	return n, tx.Commit(ctx)
+	if err := tx.Commit(ctx); err != nil {
+		return 0, err
+	}
+	delete(freed, "")
+	for _, key := range slices.Sorted(maps.Keys(freed)) {
+		if err := s.free(ctx, db, key); err != nil {
+			return n, fmt.Errorf("discarded, but the next purge makes due what waits behind: %w", err)
+		}
+	}
+	return n, nil
+}
+
+// free makes the first message of a key due. It comes behind the COMMIT that has ended another one: of two that end
+// at once, each still sees the other as unfinished. And it looks twice: at first it may wait for the end of a handler, which
+// has looked before that COMMIT.
+func (s SQL) free(ctx context.Context, db pg.DB, key string) error {
+	for range 2 {
+		tx, err := db.Begin(ctx, &pg.Stmt{SQL: s.promote, Args: []any{key}})
+		if err != nil {
+			return err
+		}
+		if err := tx.Commit(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Purged is what a purge has done.

@@ -40,7 +40,7 @@ SELECT c.oid::int8, c.relkind::text, c.relpersistence::text, coalesce(obj_descri
  WHERE c.oid = to_regclass($1::text)`)
 
 	columnsSQL = pg.Pin(`
-SELECT a.attname::text, replace(format_type(a.atttypid, a.atttypmod), 'pg_catalog.', ''),
+SELECT a.attname::text, replace(replace(format_type(a.atttypid, a.atttypmod), '"', ''), 'pg_catalog.', ''),
        a.attnotnull, coalesce(co.collname::text, '')
   FROM pg_catalog.pg_attribute AS a
   LEFT JOIN pg_catalog.pg_collation AS co ON co.oid = a.attcollation
