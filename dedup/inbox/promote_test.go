@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/dedup/inbox"
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
@@ -76,4 +77,17 @@ func TestQuotedIdentifiers(t *testing.T) {
 		require.NoError(t, inbox.Migrate(t.Context(), pool))
 		require.NoError(t, inbox.Verify(t.Context(), pool))
 	}
+}
+
+// A session that stores a name as other bytes than another one makes two messages of one: Verify asks the session, too.
+func TestVerifySession(t *testing.T) {
+	t.Parallel()
+	cfg := pgtest.Config(t)
+	require.NoError(t, inbox.Migrate(t.Context(), pgtest.PoolConfig(t, cfg.Copy())))
+	cfg.ConnConfig.RuntimeParams["client_encoding"] = "LATIN1"
+	err := inbox.Verify(t.Context(), pgtest.PoolConfig(t, cfg))
+	var found *dedup.VerifyError
+	require.ErrorAs(t, err, &found)
+	require.Len(t, found.Problems, 1)
+	require.Equal(t, "client encoding", found.Problems[0].Kind.String())
 }

@@ -85,12 +85,12 @@ func Migrate(ctx context.Context, db dedup.DB, tables ...Table) error {
 // table there, logged, with the columns, types and collations that the statements rely on; is a unique index on the
 // name of a message, valid, immediate, for all rows, and on nothing else; are the other indexes valid; do the numbers
 // ascend without gaps that a session keeps to itself (CACHE 1); can a trigger, a rule or row security drop or hide
-// messages; has the current role its rights.
+// messages; has the current role its rights. And of the session it asks what dedup.Verify asks of it.
 //
 // It returns nil when all of it holds, a *[dedup.VerifyError] with every problem where not, and any other error when
 // it could not ask. The kinds: "table missing", "not our table", "not logged", "column missing", "column type",
 // "constraint missing", "other unique index", "index missing", "numbers out of order", "trigger" (rules, too),
-// "row security", "rights missing". Safe for concurrent use.
+// "row security", "rights missing", and those of a session. Safe for concurrent use.
 func Verify(ctx context.Context, db Conn, tables ...Table) error {
 	return wrapped("verify", engine.VerifyAll(ctx, pg.FromPgx(db), names(tables)...))
 }

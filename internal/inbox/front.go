@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/internal/schema"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -152,7 +153,14 @@ func VerifyAll(ctx context.Context, conn pg.Conn, tables ...string) error {
 	if err != nil {
 		return err
 	}
+	session, err := schema.Session(ctx, conn)
+	if err != nil {
+		return err
+	}
 	var problems []Problem
+	for _, p := range session {
+		problems = append(problems, Problem(p))
+	}
 	for _, name := range all {
 		p, err := Verify(ctx, conn, name)
 		if err != nil {
