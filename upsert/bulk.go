@@ -138,36 +138,6 @@ func (b *bulk[T]) chunk(sorted []uint32, rows []packed) []packed {
 	return rows
 }
 
-// placed is the result of the row at pos.
-type placed[T any] struct {
-	pos int
-	res Result[T]
-}
-
-// line is one row of the statement's answer. Where written rows are listed, the lines of one key follow each other, and the one for the
-// row that was written has pos -1 and comes first.
-type line[T any] struct {
-	// mark is true for the first line of a key where written rows are listed, and else where the key's row was written; nil with the
-	// numbers of all rows written (pos) and updated (nth).
-	mark           *bool
-	pos, nth, rank int64
-	verdict        string
-	stored         T
-	bad            misfit
-}
-
-// answers takes the lines of one statement.
-type answers[T any] struct {
-	p       *plan
-	written *line[T] // of the key at hand
-	group   []line[T]
-	done    []placed[T]
-	again   map[int]bool
-
-	outdated bool
-	strays   bool // a trigger has stored a row under a key that was not given
-}
-
 // send applies one chunk, and judges anew what a race or a tie left open.
 func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 	for range tries {
@@ -216,58 +186,6 @@ func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 	}
 	b.report(open)
 	return nil
-}
-
-// add takes the next line, where written rows are listed.
-func (a *answers[T]) add(l line[T]) {
-	if *l.mark {
-		a.judge()
-	}
-	if l.pos < 0 {
-		a.written = &l
-	} else {
-		a.group = append(a.group, l)
-	}
-}
-
-// judge settles the rows of one key.
-func (a *answers[T]) judge() {
-	a.strays = a.strays || a.written != nil && len(a.group) == 0
-	for _, l := range a.group {
-		a.settle(l, a.written != nil)
-	}
-	a.written, a.group = nil, a.group[:0]
-}
-
-// settle says what became of a row; written, whether one of its key was.
-func (a *answers[T]) settle(l line[T], written bool) {
-	if l.verdict == outdated {
-		a.outdated = true
-	}
-	// With LastWins an earlier row of a key has lost, whether or not the last one had to be written.
-	raced := !written && (l.nth == 1 || a.p.rule != lastWins)
-	if l.verdict == outdated || l.verdict == "" && (raced || l.nth > 1 && l.rank == 1) {
-		// A row of the same version as the one just written is judged against it, as any later one would be.
-		a.again[int(l.pos)] = true
-		return
-	}
-	res, bad := Result[T]{Stored: l.stored}, l.bad
-	verdict := l.verdict
-	if verdict == "" {
-		// As new as any, but not the one of its key that was written.
-		verdict = "stale"
-		if a.p.rule == firstWins {
-			verdict = "unchanged"
-		}
-		if a.written != nil {
-			res.Stored, bad = a.written.stored, a.written.bad
-			if l.nth == 1 {
-				verdict = a.written.verdict
-			}
-		}
-	}
-	settle(a.p, &res, verdict, int(l.pos), bad)
-	a.done = append(a.done, placed[T]{int(l.pos), res})
 }
 
 // query sends one statement and reads its answer.

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
@@ -21,47 +19,72 @@ import (
 // Its answer is what [bulk] reads: with withRows a line for each row given and one more for each written one, and else the number
 // of those written and a line for each of the others.
 func (w writer) many(s shape) string {
-	judged, absent, applied := w.cte("judged"), w.cte("absent"), w.cte("applied")
-	fromEvent := func(m member) string { return w.judgedColumn(m) }
-
-	// RETURNING tells an update from an insert, and nothing before it can: a trigger may still skip a row that DO UPDATE has let through.
-	hit, reset, isNew := "", "", "true"
-	switch {
-	case w.p.rule == firstWins:
-	case w.l.spread.on:
-		isNew = neverLocked
-	case w.l.Server >= oldRows:
-		isNew = w.noOld()
-	default:
-		// The mark of a row that a trigger has skipped stays behind, so it names the row.
-		hit, reset = "set_config('pgonce.hit', "+w.lockedKey()+", true) IS NOT NULL", resetHit
-		isNew = "(" + readHit + " = ''\n             OR " + readHit + " <> " + w.keyText("t") + ") IS NOT FALSE"
-	}
-	returned := []string{isNew + " AS pgonce_new"}
-	if s.withRows {
-		returned = append(returned, w.list("t")...)
-	} else {
-		// Who only counts needs no row back that was written.
-		returned = append(returned, mapped(w.p.keyColumns(), func(k string) string { return at("t", k) })...)
-	}
-
+	judged, applied := w.cte("judged"), w.cte("applied")
+	tell := w.newOrUpdated()
 	var b strings.Builder
-	from, judge := w.judgedFrom(w.ranked(s.distinct, reset))
-	fmt.Fprintf(&b, "WITH %s%s AS MATERIALIZED (\n  SELECT %s,\n       %s AS pgonce_verdict\n    FROM %s\n)",
-		from, judged, fold(append([]string{"e.*"}, w.storedColumns(s.withRows)...), 9), w.verdict(func(m member) string { return at("s", m.column) }, "NULL"), judge)
+	b.WriteString("WITH " + w.judging(judged, s, tell.reset))
 	if lost := w.absent(judged, s); lost != "" {
-		fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n%s\n)", absent, lost)
+		fmt.Fprintf(&b, ", %s AS MATERIALIZED (\n%s\n)", w.cte("absent"), lost)
 	}
-	fmt.Fprintf(&b, ", %s AS (\n  INSERT INTO %s AS t (%s)\n  SELECT %s\n    FROM %s AS e\n   WHERE %s",
-		applied, w.p.table.Quoted(), fold(w.columns(), 9), fold(mapped(w.p.written, func(m member) string { return w.inserted(m, fromEvent) }), 9), judged, s.wanted())
-	if !s.distinct {
-		fmt.Fprintf(&b, "\n   ORDER BY %s", strings.Join(w.sortKeys("e"), ", "))
-	}
-	fmt.Fprintf(&b, "\n  ON CONFLICT %s %s\n  RETURNING %s%s\n)", pg.AsIs(w.target()), w.action(hit), fold(returned, 12), w.expressions())
+	b.WriteString(", " + w.applying(applied, judged, s, tell))
 	if s.withRows {
 		return pg.Pin(b.String() + "\n" + w.answer(applied, judged, s))
 	}
 	return pg.Pin(b.String() + w.tally(applied, judged, s))
+}
+
+// telling is how a written row says whether it was inserted or updated.
+type telling struct {
+	reset string // called once, before any row
+	hit   string // called for each row that conflicts, where the statement goes on to update it
+	isNew string // in RETURNING: true for a row that was inserted
+}
+
+// newOrUpdated tells an update from an insert in RETURNING. Nothing before it can: a trigger may still skip a row that
+// DO UPDATE has let through.
+func (w writer) newOrUpdated() telling {
+	switch {
+	case w.p.rule == firstWins:
+		return telling{isNew: "true"}
+	case w.l.spread.on:
+		return telling{isNew: neverLocked}
+	case w.l.Server >= oldRows:
+		return telling{isNew: w.noOld()}
+	}
+	// The mark of a row that a trigger has skipped stays behind, so it names the row.
+	return telling{
+		reset: resetHit,
+		hit:   "set_config('pgonce.hit', " + w.lockedKey() + ", true) IS NOT NULL",
+		isNew: "(" + readHit + " = ''\n             OR " + readHit + " <> " + w.keyText("t") + ") IS NOT FALSE",
+	}
+}
+
+// judging is the CTE that reads the rows given beside the stored ones, and says of each what is to become of it.
+func (w writer) judging(judged string, s shape, reset string) string {
+	from, judge := w.judgedFrom(w.ranked(s.distinct, reset))
+	stored := func(m member) string { return at("s", m.column) }
+	return fmt.Sprintf("%s%s AS MATERIALIZED (\n  SELECT %s,\n       %s AS pgonce_verdict\n    FROM %s\n)",
+		from, judged, fold(append([]string{"e.*"}, w.storedColumns(s.withRows)...), 9), w.verdict(stored, "NULL"), judge)
+}
+
+// applying is the CTE that writes, in the order of the keys, and returns what was written: the rows, or their keys alone
+// where they are only counted.
+func (w writer) applying(applied, judged string, s shape, tell telling) string {
+	returned := []string{tell.isNew + " AS pgonce_new"}
+	if s.withRows {
+		returned = append(returned, w.list("t")...)
+	} else {
+		returned = append(returned, mapped(w.p.keyColumns(), func(k string) string { return at("t", k) })...)
+	}
+	values := mapped(w.p.written, func(m member) string { return w.inserted(m, w.judgedColumn) })
+	order := ""
+	if !s.distinct {
+		order = "\n   ORDER BY " + strings.Join(w.sortKeys("e"), ", ")
+	}
+	return fmt.Sprintf("%s AS (\n  INSERT INTO %s AS t (%s)\n  SELECT %s\n    FROM %s AS e\n   WHERE %s%s",
+		applied, w.p.table.Quoted(), fold(w.columns(), 9), fold(values, 9), judged, s.wanted(), order) +
+		fmt.Sprintf("\n  ON CONFLICT %s %s\n  RETURNING %s%s\n)",
+			pg.AsIs(w.target()), w.action(tell.hit), fold(returned, 12), w.expressions())
 }
 
 // tally answers with the numbers of inserted and updated rows, and with a line for each of the others. A row that should have
@@ -130,24 +153,59 @@ func (w writer) answer(applied, judged string, s shape) string {
 		groups[i] = fmt.Sprintf("r.pgonce_g%d", i+1)
 	}
 	by := strings.Join(groups, ", ")
-	var b strings.Builder
-	fmt.Fprintf(&b, "SELECT row_number() OVER (PARTITION BY %s ORDER BY r.pgonce_pos) = 1,\n       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,\n       %s\n  FROM (", by, fold(w.results("r"), 7))
-	fmt.Fprintf(&b, "\n    SELECT %s,\n           '-1'::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,\n           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,\n           %s\n      FROM %s AS a",
-		named(w.sortKeys("a"), "pgonce_g"), fold(w.list("a"), 11), applied)
-	fmt.Fprintf(&b, "\n     UNION ALL\n    SELECT %s, e.pgonce_pos, %s, %s, coalesce(e.pgonce_verdict, ''),\n           %s\n      FROM %s AS e\n  ) AS r\n ORDER BY %s, r.pgonce_pos",
-		named(w.sortKeys("e"), "pgonce_g"), s.nth(), s.rank(), fold(fromJudged, 11), judged, by)
-	return b.String()
+	written := fmt.Sprintf(`
+    SELECT %s,
+           '-1'::int8 AS pgonce_pos, 0::int8 AS pgonce_nth, 0::int8 AS pgonce_rank,
+           CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END AS pgonce_outcome,
+           %s
+      FROM %s AS a`, named(w.sortKeys("a"), "pgonce_g"), fold(w.list("a"), 11), applied)
+	others := fmt.Sprintf(`
+    SELECT %s, e.pgonce_pos, %s, %s, coalesce(e.pgonce_verdict, ''),
+           %s
+      FROM %s AS e`, named(w.sortKeys("e"), "pgonce_g"), s.nth(), s.rank(), fold(fromJudged, 11), judged)
+	return fmt.Sprintf(`SELECT row_number() OVER (PARTITION BY %[1]s ORDER BY r.pgonce_pos) = 1,
+       r.pgonce_pos, r.pgonce_nth, r.pgonce_rank, r.pgonce_outcome,
+       %[2]s
+  FROM (%[3]s
+     UNION ALL%[4]s
+  ) AS r
+ ORDER BY %[1]s, r.pgonce_pos`, by, fold(w.results("r"), 7), written, others)
 }
 
 // ranked returns the rows given, typed, with their place among those of the same key: pgonce_nth counts from the newest, and
-// pgonce_rank is 1 for all that share the newest version; where keys are distinct, there is nothing to find. Refused rows are counted apart, so that they cannot hide a good one.
+// pgonce_rank is 1 for all that share the newest version; where keys are distinct, there is nothing to find. Refused rows
+// are counted apart, so that they cannot hide a good one. reset, where it is not empty, is called once, before any row.
+func (w writer) ranked(distinct bool, reset string) string {
+	given := w.unnested(reset)
+	if distinct {
+		return given
+	}
+	part := "PARTITION BY " + strings.Join(w.sortKeys("q"), ", ")
+	if len(w.refusals()) > 0 {
+		part += ", q.pgonce_refused IS NULL"
+	}
+	order, rank := "q.pgonce_pos", "0"
+	switch w.p.rule {
+	case byVersion:
+		newest := joined(w.members(roleVersion), ", ", func(m member) string {
+			return exact(w.col(m), at("q", m.column)) + " DESC"
+		})
+		order, rank = newest+", q.pgonce_pos", "rank() OVER ("+part+" ORDER BY "+newest+")"
+	case lastWins:
+		order = "q.pgonce_pos DESC"
+	}
+	return fmt.Sprintf(`SELECT q.*, row_number() OVER (%s
+                                         ORDER BY %s) AS pgonce_nth,
+                 %s AS pgonce_rank
+            FROM (%s) AS q`, part, order, rank, given)
+}
+
+// unnested returns the rows given, typed.
 //
 // The arrays are unnested in a select list, in step. Not in FROM: there each array would first be put away as a whole. OFFSET 0
 // hides their length from the planner, which has no choice to make by it, and would else find a thousand look-ups in a
 // partitioned table dear enough for its just-in-time compiler: that takes a second, for what is done in ten milliseconds.
-//
-// reset, where it is not empty, is called once, before any row.
-func (w writer) ranked(distinct bool, reset string) string {
+func (w writer) unnested(reset string) string {
 	params, arrays := []string{"$1::int8[] AS pos"}, []string{"unnest(a.pos) AS pgonce_pos"}
 	for i, m := range w.p.written {
 		params = append(params, fmt.Sprintf("$%d::%s[] AS a%d", len(params)+1, pg.AsIs(w.col(m).inArray()), i+1))
@@ -171,29 +229,12 @@ func (w writer) ranked(distinct bool, reset string) string {
 	if whens := w.refusals(); len(whens) > 0 {
 		checks += ",\n                 CASE " + strings.Join(whens, "\n                      ") + " END AS pgonce_refused"
 	}
-	inner := fmt.Sprintf("SELECT v.*%s\n            FROM (SELECT %s\n                    FROM (SELECT %s\n                            FROM (SELECT %s\n                                   WHERE %s OFFSET 0) AS a) AS u) AS v",
+	return fmt.Sprintf(`SELECT v.*%s
+            FROM (SELECT %s
+                    FROM (SELECT %s
+                            FROM (SELECT %s
+                                   WHERE %s OFFSET 0) AS a) AS u) AS v`,
 		checks, fold(values, 26), fold(arrays, 34), fold(params, 42), nullsAreNulls)
-	if distinct {
-		return inner
-	}
-	part := "PARTITION BY " + strings.Join(w.sortKeys("q"), ", ")
-	if len(w.refusals()) > 0 {
-		part += ", q.pgonce_refused IS NULL"
-	}
-	newest, order := "", "q.pgonce_pos"
-	switch w.p.rule {
-	case byVersion:
-		newest = joined(w.members(roleVersion), ", ", func(m member) string { return exact(w.col(m), at("q", m.column)) + " DESC" })
-		order = newest + ", q.pgonce_pos"
-	case lastWins:
-		order = "q.pgonce_pos DESC"
-	}
-	rank := "0"
-	if newest != "" {
-		rank = "rank() OVER (" + part + " ORDER BY " + newest + ")"
-	}
-	return fmt.Sprintf("SELECT q.*, row_number() OVER (%s\n                                         ORDER BY %s) AS pgonce_nth,\n                 %s AS pgonce_rank\n            FROM (%s) AS q",
-		part, order, rank, inner)
 }
 
 // expressions returns the target's expressions in the scope of a row, as further columns.
@@ -221,87 +262,6 @@ func (w writer) storedRow() string {
 		s += " AND (" + pg.AsIs(w.p.where) + ")"
 	}
 	return s
-}
-
-func (w writer) numbered() []int {
-	is := make([]int, len(w.p.keys))
-	for i := range is {
-		is[i] = i
-	}
-	return is
-}
-
-// keyColumn returns the i-th part of the key in a row of the event, of the stored ones or of the applied ones.
-func (w writer) keyColumn(alias string, i int) string {
-	k := w.p.keys[i]
-	if k.expr != "" {
-		return fmt.Sprintf("%s.pgonce_k%d", alias, i+1)
-	}
-	if alias == "s" || alias == "a" {
-		return at(alias, k.column)
-	}
-	return exact(w.l.byName[k.column], at(alias, k.column))
-}
-
-// sortKeys returns the key in the order in which rows are locked: by the columns' names, whatever order OnConflict has them
-// in, and strings by their bytes, as they are sorted outside. (Where different bytes can be equal, the column's own order
-// has to do.)
-func (w writer) sortKeys(alias string) []string {
-	is := w.lockOrder()
-	keys := make([]string, len(is))
-	for n, i := range is {
-		keys[n] = w.keyColumn(alias, i)
-		if c := w.l.byName[w.p.keys[i].column]; w.p.keys[i].expr == "" && c.isText() && !c.Fuzzy {
-			keys[n] += ` COLLATE "C"`
-		}
-	}
-	return keys
-}
-
-func (w writer) lockOrder() []int {
-	is := w.numbered()
-	slices.SortStableFunc(is, func(i, j int) int {
-		return strings.Compare(w.p.keys[i].column+w.p.keys[i].expr, w.p.keys[j].column+w.p.keys[j].expr)
-	})
-	return is
-}
-
-func named(exprs []string, prefix string) string {
-	parts := make([]string, len(exprs))
-	for i, e := range exprs {
-		parts[i] = fmt.Sprintf("%s AS %s%d", e, prefix, i+1)
-	}
-	return strings.Join(parts, ", ")
-}
-
-// keyText returns the key of a row as one string, never empty, in a scope where the expressions' columns stand alone.
-func (w writer) keyText(alias string) string {
-	if len(w.p.keys) == 1 && w.p.keys[0].expr == "" {
-		return "'=' || " + w.plainText(w.p.keys[0], at(alias, w.p.keys[0].column)) + "::text"
-	}
-	return "ROW(" + joined(w.p.keys, ", ", func(k key) string {
-		if k.expr != "" {
-			return "(" + pg.AsIs(k.expr) + ")"
-		}
-		return w.plainText(k, at(alias, k.column))
-	}) + ")::text"
-}
-
-// plainText returns expr, a value of the column k, or its binary form where its text may hide in what it differs from
-// another.
-func (w writer) plainText(k key, expr string) string {
-	if c := w.l.byName[k.column]; c != nil && c.types.varies(c.OID) && c.OID != pgtype.ByteaOID {
-		return "encode(" + c.binary(expr) + ", 'hex'::pg_catalog.text)"
-	}
-	return expr
-}
-
-// lockedKey is keyText of the row that conflicts. Beside excluded, an expression's columns would be ambiguous.
-func (w writer) lockedKey() string {
-	if w.expressions() == "" {
-		return w.keyText("t")
-	}
-	return "(SELECT " + w.keyText("k") + " FROM (SELECT t.*) AS k)"
 }
 
 // storedColumns returns the stored row's columns under names that do not meet the event's: all of them, or those that are

@@ -29,58 +29,91 @@ func (c *Claim) Reserve(ctx context.Context, conn pg.Conn, lease, remembers time
 	if err := c.outside(ctx, StageReserve); err != nil {
 		return nil, Record{}, Result{}, err
 	}
-	lease = max(lease, time.Microsecond)
-	deadline := time.Now().Add(c.MaxWait)
-	end, same := ErrInProgress, 0
+	r := reserving{
+		claim: c, conn: conn, lease: max(lease, time.Microsecond), remembers: remembers,
+		deadline: time.Now().Add(c.MaxWait), end: ErrInProgress,
+	}
 	for range looks {
-		got := Held{claim: c, Lease: Lease{Since: time.Now()}}
-		ins, m := c.reserveStmt(&got.Lease, lease), c.look(nil)
-		if err := c.within(ctx, conn, deadline, append([]*pg.Stmt{ins}, m.stmts()...)...); err != nil {
-			return nil, Record{}, Result{}, err
-		}
-		if ins.Rows == 1 {
-			err := got.renew(ctx, conn, lease)
-			if errors.Is(err, ErrLostLease) {
-				end = ErrInProgress
-				continue
-			}
-			return &got, Record{}, Result{}, err
-		}
-		res, err := c.verdict(m)
-		switch {
-		case err == nil:
-			return nil, m.record, res, nil
-		case errors.Is(err, errAgain):
-			end = errHidden
-			continue
-		case !errors.Is(err, ErrUnfinished):
-			return nil, m.record, res, &Failure{Stage: StageReserve, Err: err}
-		}
-		end = ErrInProgress
-		got.Since = time.Now()
-		take := c.takeOverStmt(&got.Lease, lease, remembers, m.record)
-		if err := c.within(ctx, conn, deadline, take); err != nil {
-			return nil, Record{}, Result{}, err
-		}
-		if take.Rows == 1 {
-			return &got, Record{}, Result{}, nil
-		}
-		// Somebody was faster, and the next look says so; or the provider's memory is over.
-		again, err := c.Lookup(ctx, conn)
-		switch {
-		case errors.Is(err, ErrNotFound):
-		case err != nil:
-			return nil, Record{}, Result{}, err
-		case forgotten(again, lease, remembers):
-			return nil, again, Result{}, &Failure{Stage: StageReserve, Err: ErrUnknown}
-		case again.State() == Unfinished && again.Attempt == m.record.Attempt && again.ProcessedAt == m.record.ProcessedAt:
-			// Once it can be chance, as above. A row that is the same after every try is one that does not change.
-			if same++; same == looks {
-				end = errFixed
-			}
+		held, row, res, err := r.try(ctx)
+		if !errors.Is(err, errAgain) {
+			return held, row, res, err
 		}
 	}
-	return nil, Record{}, Result{}, &Failure{Stage: StageReserve, Err: end}
+	return nil, Record{}, Result{}, &Failure{Stage: StageReserve, Err: r.end}
+}
+
+// reserving is one call of [Claim.Reserve].
+type reserving struct {
+	claim            *Claim
+	conn             pg.Conn
+	lease, remembers time.Duration
+	deadline         time.Time
+
+	end  error // of the call, should no further try settle it
+	same int   // how often a row could not be taken over, and was the same afterwards
+}
+
+// try inserts the row, or else looks at the one that is there and takes it over if it may; errAgain asks for another try.
+func (r *reserving) try(ctx context.Context) (*Held, Record, Result, error) {
+	c := r.claim
+	got := &Held{claim: c, Lease: Lease{Since: time.Now()}}
+	ins, m := c.reserveStmt(&got.Lease, r.lease), c.look(nil)
+	if err := r.send(ctx, append([]*pg.Stmt{ins}, m.stmts()...)...); err != nil {
+		return nil, Record{}, Result{}, err
+	}
+	if ins.Rows == 1 {
+		err := got.renew(ctx, r.conn, r.lease)
+		if errors.Is(err, ErrLostLease) {
+			return nil, Record{}, Result{}, r.again(ErrInProgress)
+		}
+		return got, Record{}, Result{}, err
+	}
+	res, err := c.verdict(m)
+	switch {
+	case err == nil:
+		return nil, m.record, res, nil
+	case errors.Is(err, errAgain):
+		return nil, Record{}, Result{}, r.again(errHidden)
+	case !errors.Is(err, ErrUnfinished):
+		return nil, m.record, res, &Failure{Stage: StageReserve, Err: err}
+	}
+	got, row, err := r.takeOver(ctx, m.record)
+	return got, row, Result{}, err
+}
+
+// takeOver takes the reservation of the row found, whose lease has run out.
+func (r *reserving) takeOver(ctx context.Context, found Record) (*Held, Record, error) {
+	c := r.claim
+	got := &Held{claim: c, Lease: Lease{Since: time.Now()}}
+	take := c.takeOverStmt(&got.Lease, r.lease, r.remembers, found)
+	if err := r.send(ctx, take); err != nil {
+		return nil, Record{}, err
+	}
+	if take.Rows == 1 {
+		return got, Record{}, nil
+	}
+	// Somebody was faster, and the next look says so; or the provider's memory is over.
+	end := ErrInProgress
+	now, err := c.Lookup(ctx, r.conn)
+	switch {
+	case errors.Is(err, ErrNotFound):
+	case err != nil:
+		return nil, Record{}, err
+	case forgotten(now, r.lease, r.remembers):
+		return nil, now, &Failure{Stage: StageReserve, Err: ErrUnknown}
+	case now.State() == Unfinished && now.Attempt == found.Attempt && now.ProcessedAt == found.ProcessedAt:
+		// Once it can be chance, as above. A row that is the same after every try is one that does not change.
+		if r.same++; r.same == looks {
+			end = errFixed
+		}
+	}
+	return nil, Record{}, r.again(end)
+}
+
+// again asks for another try; end is the call's answer where that was the last.
+func (r *reserving) again(end error) error {
+	r.end = end
+	return errAgain
 }
 
 // renew begins a first attempt's lease anew where much of it went by before the server answered: the INSERT counts it from its own
@@ -129,16 +162,17 @@ func (c *Claim) takeOverStmt(got *Lease, lease, remembers time.Duration, r Recor
 	}
 }
 
-// within sends stmts as one implicit transaction. With a MaxWait, other transactions that hold the row are waited for
-// until deadline: a holder that confirms, and one whose machine is gone while it did.
-func (c *Claim) within(ctx context.Context, conn pg.Conn, deadline time.Time, stmts ...*pg.Stmt) error {
+// send sends stmts as one implicit transaction. With a MaxWait, other transactions that hold the row are waited for
+// until the deadline: a holder that confirms, and one whose machine is gone while it did.
+func (r *reserving) send(ctx context.Context, stmts ...*pg.Stmt) error {
+	c, conn := r.claim, r.conn
 	if c.MaxWait <= 0 {
 		if err := conn.Send(ctx, stmts...); err != nil {
 			return c.failed(StageReserve, err)
 		}
 		return nil
 	}
-	begun, l := time.Now(), newLook(time.Until(deadline))
+	begun, l := time.Now(), newLook(time.Until(r.deadline))
 	err := conn.Send(ctx, append(l.before(c), stmts...)...)
 	if err == nil {
 		return nil
