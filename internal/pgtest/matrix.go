@@ -20,6 +20,19 @@ func LongMatrix[T any](all []T, name func(T) string, typical ...string) []T {
 	return pick(os.Getenv("PGONCE_LONG") != "", all, name, typical)
 }
 
+// Sample returns every n-th of a row of cases that differ in a number alone, such as the messages at which a connection is
+// cut: all of them in a full run. An odd n meets both of what alternates.
+func Sample[T any](all []T, n int) []T {
+	if Full() {
+		return all
+	}
+	var some []T
+	for i := 0; i < len(all); i += n {
+		some = append(some, all[i])
+	}
+	return some
+}
+
 func pick[T any](full bool, all []T, name func(T) string, typical []string) []T {
 	if full {
 		return all
