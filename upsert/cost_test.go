@@ -260,7 +260,6 @@ func TestManyMemory(t *testing.T) {
 	}
 	call("held by the caller", slices.Values(rows), upsert.Summary{Inserted: n}, live(), 2.5)
 	runtime.KeepAlive(rows)
-	rows = nil
 	call("streamed", func(yield func(order) bool) {
 		for i := range n {
 			if !yield(row(i)) {

@@ -75,11 +75,11 @@ func (s *shelf) take(ctx context.Context, t *testing.T) shelved {
 			return db
 		}
 	}
-	clear := "DROP SCHEMA public CASCADE;\nCREATE SCHEMA public"
+	emptied := "DROP SCHEMA public CASCADE;\nCREATE SCHEMA public"
 	if s.spread != "" {
-		clear = dropTables // an extension may depend on the schema
+		emptied = dropTables // an extension may depend on the schema
 	}
-	for _, sql := range []string{clear, s.ddl, Schema, s.spread} {
+	for _, sql := range []string{emptied, s.ddl, Schema, s.spread} {
 		for _, stmt := range statements(sql) {
 			if strings.TrimSpace(stmt) != "" {
 				require.NoError(t, db.Exec(ctx, stmt), stmt)

@@ -92,7 +92,7 @@ func witness(t *testing.T, door Door) {
 		held, _, err := k.db.Reserve(k.ctx, Settings{}, scope.Key("evt_2"), time.Hour)
 		require.NoError(t, err)
 		moves := []Move{{Name: "confirm"}, {Name: "fail"}, {Name: "extend", Lease: time.Hour}, {Name: "release"}, {Name: "void"}}
-		make := func(tx Tx, m Move) error {
+		move := func(tx Tx, m Move) error {
 			if m.Name == "confirm" {
 				return tx.Confirm(k.ctx, held, nil)
 			}
@@ -101,7 +101,7 @@ func witness(t *testing.T, door Door) {
 		for _, m := range moves {
 			tx := k.begin("")
 			k.exec(tx, other)
-			err := make(tx, m)
+			err := move(tx, m)
 			require.ErrorIs(t, err, idem.ErrLostLease, m.Name)
 			require.ErrorContains(t, err, "search path", m.Name)
 			require.NoError(t, tx.Rollback(k.ctx))
@@ -110,7 +110,7 @@ func witness(t *testing.T, door Door) {
 		k.exec(k.db, `UPDATE processed_events SET attempt = attempt + 1`)
 		for _, m := range moves {
 			tx := k.begin("")
-			err := make(tx, m)
+			err := move(tx, m)
 			require.ErrorIs(t, err, idem.ErrLostLease, m.Name)
 			require.NotContains(t, err.Error(), "search path", m.Name)
 			require.NoError(t, tx.Rollback(k.ctx))

@@ -36,12 +36,12 @@ type session struct {
 func (s *session) nextFront() (frame []byte, m Message, ok bool) {
 	if s.phase == opening || s.phase == negotiating {
 		frame, valid := s.front.next(untyped)
-		if !valid {
+		switch {
+		case !valid:
 			s.phase = unreadable
-		} else {
-			if frame == nil {
-				return nil, m, false
-			}
+		case frame == nil:
+			return nil, m, false
+		default:
 			return frame, s.first(frame), true
 		}
 	}

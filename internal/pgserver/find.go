@@ -51,8 +51,8 @@ func candidates(ctx context.Context, root string) []string {
 			continue
 		}
 		// Debian and others put links to some programs on PATH; the rest is where the links point to.
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			dirs = append(dirs, filepath.Dir(real))
+		if target, err := filepath.EvalSymlinks(path); err == nil {
+			dirs = append(dirs, filepath.Dir(target))
 		}
 		dirs = append(dirs, filepath.Dir(path))
 	}

@@ -174,9 +174,9 @@ func TestStartFails(t *testing.T) {
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, 3, exit.ExitCode())
 
-	real, err := Find(t.Context())
+	found, err := Find(t.Context())
 	require.NoError(t, err)
-	_, err = Start(t.Context(), Config{BinDir: real, TempDir: dir, Settings: map[string]string{"no_such_setting": "1"}})
+	_, err = Start(t.Context(), Config{BinDir: found, TempDir: dir, Settings: map[string]string{"no_such_setting": "1"}})
 	require.ErrorContains(t, err, "no_such_setting", "the error has the server's own words")
 
 	_, err = Start(t.Context(), Config{BinDir: t.TempDir(), TempDir: dir})
