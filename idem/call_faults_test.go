@@ -17,6 +17,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/internal/conformance"
 	"github.com/pgonce/pgonce/internal/faultconn"
 	"github.com/pgonce/pgonce/pgerr"
 )
@@ -268,7 +269,7 @@ func TestCallLostCommit(t *testing.T) {
 			script := &faultconn.Script{When: faultconn.Commit, Mode: fault, Refuse: true}
 			pool := s.broken(script, pgx.QueryExecModeCacheStatement)
 			_, out, err := c.Run(s.ctx, pool, key)
-			wantUnknown(t, out, err)
+			conformance.WantUnknown(t, out, err)
 			script.Release()
 			s.gone(pool)
 			s.again(c, key, later)

@@ -14,9 +14,9 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
+	"github.com/pgonce/pgonce/internal/conformance"
 	"github.com/pgonce/pgonce/internal/faultconn"
 	"github.com/pgonce/pgonce/internal/pgtest"
-	"github.com/pgonce/pgonce/pgerr"
 )
 
 // long asks for the long form of the fault tests. Its figures are written down in internal/RUNS.md.
@@ -104,6 +104,10 @@ func modes() []pgx.QueryExecMode {
 	return []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeSimpleProtocol}
 }
 
+var keyNumber atomic.Int64
+
+func newKey() idem.Key { return stripe.Key(fmt.Sprintf("evt_%d", keyNumber.Add(1))) }
+
 // hooked calls before each transaction that Run begins.
 type hooked struct {
 	*pgxpool.Pool
@@ -116,27 +120,45 @@ func (h *hooked) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return h.Pool.SendBatch(ctx, b)
 }
 
-// A COMMIT that was lost, or whose reply was, is settled by claiming again.
+// breakable is what the fault tests of the suite need, in one mode.
+func breakable(mode pgx.QueryExecMode) func(*testing.T) conformance.Breakable {
+	return func(t *testing.T) conformance.Breakable {
+		s := newSite(t)
+		return conformance.Breakable{Sound: newDB(s.sound), Broken: func(script *faultconn.Script) (conformance.DB, func()) {
+			pool := s.broken(script, mode)
+			return newDB(pool), func() { s.gone(pool) }
+		}}
+	}
+}
+
 func TestLostCommit(t *testing.T) {
 	for _, mode := range execModes {
-		t.Run(mode.String(), func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t)
-			for fault, runs := range map[faultconn.Mode]int32{faultconn.DropReply: 1, faultconn.DropBefore: 2, faultconn.Reset: 2} {
-				script := &faultconn.Script{When: faultconn.Commit, Mode: fault}
-				pool := s.broken(script, mode)
-				var calls atomic.Int32
-				key := newKey()
-				out, err := idem.Run(s.ctx, pool, key, s.effect(key, &calls))
-				require.NoError(t, err, "%v: %v", fault, script)
-				require.Equal(t, idem.Executed, out, "%v", fault)
-				require.Equal(t, 1, script.Hits(), "%v", fault)
-				require.Equal(t, 1, s.effects(key), "%v", fault)
-				require.Equal(t, runs, calls.Load(), "how often fn ran: %v", fault)
-				s.gone(pool)
-				s.deliver(key, idem.Duplicate)
-			}
-		})
+		t.Run(mode.String(), func(t *testing.T) { conformance.LostCommit(t, breakable(mode)) })
+	}
+}
+
+func TestUnknownCommit(t *testing.T) {
+	conformance.UnknownCommit(t, breakable(pgx.QueryExecModeCacheStatement))
+}
+
+func TestEndsDuringCommit(t *testing.T) {
+	conformance.EndsDuringCommit(t, breakable(pgx.QueryExecModeCacheStatement))
+}
+
+func TestCutAtEveryMessage(t *testing.T) { eachCut(t, conformance.CutAtEveryMessage) }
+
+func TestCancelAtEveryMessage(t *testing.T) { eachCut(t, conformance.CancelAtEveryMessage) }
+
+func eachCut(t *testing.T, test func(*testing.T, conformance.Cuts)) {
+	short := map[pgx.QueryExecMode][]string{
+		pgx.QueryExecModeCacheStatement: {"Run"}, pgx.QueryExecModeSimpleProtocol: {"Do with MaxWait"},
+	}
+	for _, mode := range modes() {
+		cuts := conformance.Cuts{Open: breakable(mode), Ways: short[mode], Long: long}
+		if long {
+			cuts.Ways = nil
+		}
+		t.Run(mode.String(), func(t *testing.T) { test(t, cuts) })
 	}
 }
 
@@ -181,72 +203,6 @@ func TestLostCommitIsNotJudgedByTheIDAlone(t *testing.T) {
 	s.gone(pool.Pool)
 }
 
-// No new connection can be had: unknown is said to be unknown, and the same key later gets the right answer.
-func TestUnknownCommit(t *testing.T) {
-	for fault, later := range map[faultconn.Mode]idem.Outcome{
-		faultconn.DropReply:  idem.Duplicate,
-		faultconn.DropBefore: idem.Executed,
-	} {
-		t.Run(fault.String(), func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t)
-			script := &faultconn.Script{When: faultconn.Commit, Mode: fault, Refuse: true}
-			pool := s.broken(script, pgx.QueryExecModeCacheStatement)
-			key := stripe.Key("evt_1")
-			out, err := idem.Once{Tries: 3}.Run(s.ctx, pool, key, s.effect(key, new(atomic.Int32)))
-			wantUnknown(t, out, err)
-			script.Release()
-			s.gone(pool)
-			s.deliver(key, later)
-		})
-	}
-}
-
-func wantUnknown(t *testing.T, out idem.Outcome, err error) {
-	t.Helper()
-	require.Zero(t, out)
-	require.True(t, pgerr.CommitUnknown(err), "%v", err)
-	require.True(t, pgerr.CommitUnknown(fmt.Errorf("wrapped: %w", err)))
-	require.True(t, idem.Retryable(err))
-	require.False(t, pgerr.Retryable(err), "without the key, nobody may run it again")
-	var own *idem.Error
-	require.ErrorAs(t, err, &own)
-	require.True(t, own.Unknown)
-	require.Equal(t, idem.StageCommit, own.Stage)
-	require.ErrorContains(t, err, "unknown")
-}
-
-// A deadline that fires while COMMIT is under way.
-func TestDeadlineDuringCommit(t *testing.T) {
-	for name, c := range map[string]struct {
-		when  func(faultconn.Message) bool
-		later idem.Outcome
-	}{
-		"before it arrives":  {faultconn.Commit, idem.Executed},
-		"before its reply":   {faultconn.CommitReply, idem.Duplicate},
-		"cancelled, arrives": {faultconn.CommitReply, idem.Duplicate},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t)
-			ctx, cancel := context.WithTimeout(s.ctx, 500*time.Millisecond)
-			defer cancel()
-			script := &faultconn.Script{When: c.when, Mode: faultconn.Stall}
-			if name == "cancelled, arrives" {
-				script.Do = func(faultconn.Message) { cancel() }
-			}
-			defer script.Release()
-			pool := s.broken(script, pgx.QueryExecModeCacheStatement)
-			key := stripe.Key("evt_1")
-			out, err := idem.Run(ctx, pool, key, s.effect(key, new(atomic.Int32)))
-			wantUnknown(t, out, err)
-			require.Equal(t, 1, script.Hits(), "%v", script)
-			s.gone(pool)
-			s.deliver(key, c.later)
-		})
-	}
-}
-
 // The network loses COMMIT silently: the server keeps the transaction, and the key, until it notices.
 func TestLostCommitThatHoldsTheKey(t *testing.T) {
 	t.Parallel()
@@ -255,7 +211,7 @@ func TestLostCommitThatHoldsTheKey(t *testing.T) {
 	pool := s.broken(script, pgx.QueryExecModeCacheStatement)
 	key := stripe.Key("evt_1")
 	out, err := idem.Once{MaxWait: 200 * time.Millisecond}.Run(s.ctx, pool, key, s.effect(key, new(atomic.Int32)))
-	wantUnknown(t, out, err)
+	conformance.WantUnknown(t, out, err)
 	require.ErrorIs(t, err, idem.ErrInProgress)
 	script.Release()
 	s.gone(pool)
@@ -278,7 +234,7 @@ func TestLostCommitOfAnExpiredKey(t *testing.T) {
 	}}
 	once := idem.Once{Table: dedup.Table{Retention: window}}
 	out, err := once.Run(s.ctx, pool, key, s.effect(key, new(atomic.Int32)))
-	wantUnknown(t, out, err)
+	conformance.WantUnknown(t, out, err)
 	require.ErrorIs(t, err, idem.ErrExpired)
 	script.Release()
 	s.gone(pool.Pool)

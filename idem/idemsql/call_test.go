@@ -16,6 +16,7 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
+	"github.com/pgonce/pgonce/internal/conformance"
 	"github.com/pgonce/pgonce/internal/faultconn"
 	"github.com/pgonce/pgonce/pgerr"
 )
@@ -109,7 +110,7 @@ func TestCallLostCommit(t *testing.T) {
 				db.SetMaxIdleConns(1)
 				db.SetMaxOpenConns(1)
 				_, out, err = c.Run(s.ctx, db, key)
-				wantUnknown(s, out, err)
+				conformance.WantUnknown(s, out, err)
 				script.Release()
 				s.gone(db)
 				s.again(c, key, idem.Duplicate, idem.Executed)

@@ -5,8 +5,8 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,9 +15,9 @@ import (
 
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
+	"github.com/pgonce/pgonce/internal/conformance"
 	"github.com/pgonce/pgonce/internal/faultconn"
 	"github.com/pgonce/pgonce/internal/pgtest"
-	"github.com/pgonce/pgonce/pgerr"
 )
 
 var stripe = idem.Scope{Source: "stripe", Operation: "activate"}
@@ -42,18 +42,22 @@ func sites(t *testing.T, test func(s *site), names ...string) {
 		}
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			t.Cleanup(cancel)
-			dsn := pgtest.DSN(t)
-			s := &site{T: t, ctx: ctx, sound: migrated(t, d.open(t, dsn, nil))}
-			s.broken = func(script *faultconn.Script) *sql.DB {
-				db := d.open(t, dsn, script)
-				db.SetMaxOpenConns(2)
-				return db
-			}
-			test(s)
+			test(d.site(t))
 		})
 	}
+}
+
+func (d opener) site(t *testing.T) *site {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	t.Cleanup(cancel)
+	dsn := pgtest.DSN(t)
+	s := &site{T: t, ctx: ctx, sound: migrated(t, d.open(t, dsn, nil))}
+	s.broken = func(script *faultconn.Script) *sql.DB {
+		db := d.open(t, dsn, script)
+		db.SetMaxOpenConns(2)
+		return db
+	}
+	return s
 }
 
 // long asks for the long form of the fault tests: every driver, and every way.
@@ -113,94 +117,51 @@ func (s *site) eventually(what string, cond func() bool) {
 	require.Eventually(s, cond, 20*time.Second, time.Millisecond, what)
 }
 
-// A COMMIT that was lost, or whose reply was, is settled by claiming again.
-func TestLostCommit(t *testing.T) {
-	sites(t, func(s *site) {
-		for fault, runs := range map[faultconn.Mode]int32{faultconn.DropReply: 1, faultconn.DropBefore: 2, faultconn.Reset: 2} {
-			script := &faultconn.Script{When: faultconn.Commit, Mode: fault}
-			db := s.broken(script)
-			var calls atomic.Int32
-			key := stripe.Key(fault.String())
-			out, err := idemsql.Run(s.ctx, db, key, s.effect(key, &calls))
-			require.NoError(s, err, "%v: %v", fault, script)
-			require.Equal(s, idem.Executed, out, "%v", fault)
-			require.Equal(s, 1, script.Hits(), "%v", fault)
-			require.Equal(s, 1, s.effects(key), "%v", fault)
-			require.Equal(s, runs, calls.Load(), "how often fn ran: %v", fault)
-			s.gone(db)
-			s.deliver(key, idem.Duplicate)
+// faulty runs a fault test of the suite over each of the drivers named.
+func faulty(t *testing.T, names []string, test func(t *testing.T, open func(*testing.T) conformance.Breakable)) {
+	for _, d := range drivers {
+		if !slices.Contains(names, d.name) {
+			continue
 		}
+		t.Run(d.name, func(t *testing.T) {
+			test(t, func(t *testing.T) conformance.Breakable {
+				s := d.site(t)
+				return conformance.Breakable{Sound: newDB(s.sound), Broken: func(script *faultconn.Script) (conformance.DB, func()) {
+					db := s.broken(script)
+					return newDB(db), func() { s.gone(db) }
+				}}
+			})
+		})
+	}
+}
+
+// most are the drivers that a test runs over by default.
+func most() []string {
+	var names []string
+	for _, d := range pgtest.Matrix(drivers, opener.String, typical...) {
+		names = append(names, d.name)
+	}
+	return names
+}
+
+func TestLostCommit(t *testing.T) { faulty(t, most(), conformance.LostCommit) }
+
+func TestUnknownCommit(t *testing.T) { faulty(t, typical, conformance.UnknownCommit) }
+
+func TestEndsDuringCommit(t *testing.T) { faulty(t, typical[:1], conformance.EndsDuringCommit) }
+
+func TestCutAtEveryMessage(t *testing.T) { eachCut(t, conformance.CutAtEveryMessage) }
+
+func TestCancelAtEveryMessage(t *testing.T) { eachCut(t, conformance.CancelAtEveryMessage) }
+
+func eachCut(t *testing.T, test func(*testing.T, conformance.Cuts)) {
+	names, ways := typical, []string{"Run", "Do with MaxWait"}
+	if long {
+		names, ways = most(), nil
+	}
+	faulty(t, names, func(t *testing.T, open func(*testing.T) conformance.Breakable) {
+		test(t, conformance.Cuts{Open: open, Ways: ways, Long: long})
 	})
-}
-
-// No new connection can be had: unknown is said to be unknown, and the same key later gets the right answer.
-func TestUnknownCommit(t *testing.T) {
-	for fault, later := range map[faultconn.Mode]idem.Outcome{
-		faultconn.DropReply:  idem.Duplicate,
-		faultconn.DropBefore: idem.Executed,
-	} {
-		t.Run(fault.String(), func(t *testing.T) {
-			sites(t, func(s *site) {
-				script := &faultconn.Script{When: faultconn.Commit, Mode: fault, Refuse: true}
-				db := s.broken(script)
-				key := stripe.Key("evt_1")
-				out, err := idemsql.Once{Tries: 3}.Run(s.ctx, db, key, s.effect(key, new(atomic.Int32)))
-				wantUnknown(s, out, err)
-				script.Release()
-				s.gone(db)
-				s.deliver(key, later)
-			}, typical...)
-		})
-	}
-}
-
-func wantUnknown(s *site, out idem.Outcome, err error) {
-	s.Helper()
-	require.Zero(s, out)
-	require.True(s, pgerr.CommitUnknown(err), "%v", err)
-	require.True(s, idem.Retryable(err))
-	var own *idem.Error
-	require.ErrorAs(s, err, &own)
-	require.True(s, own.Unknown)
-	require.Equal(s, idem.StageCommit, own.Stage)
-}
-
-// A context that ends while COMMIT is under way: Run returns soon after, and does not claim to know.
-func TestContextEndsDuringCommit(t *testing.T) {
-	for name, when := range map[string]func(faultconn.Message) bool{
-		"before it arrives": faultconn.Commit,
-		"before its reply":  faultconn.CommitReply,
-	} {
-		t.Run(name, func(t *testing.T) {
-			sites(t, func(s *site) {
-				ctx, cancel := context.WithCancel(s.ctx)
-				defer cancel()
-				script := &faultconn.Script{When: when, Mode: faultconn.Stall, Do: func(faultconn.Message) { cancel() }}
-				defer script.Release()
-				db := s.broken(script)
-				key := stripe.Key("evt_1")
-				type answer struct {
-					out idem.Outcome
-					err error
-				}
-				answers := make(chan answer, 1)
-				go func() {
-					out, err := idemsql.Run(ctx, db, key, s.effect(key, new(atomic.Int32)))
-					answers <- answer{out, err}
-				}()
-				select {
-				case got := <-answers:
-					wantUnknown(s, got.out, got.err)
-				case <-time.After(30 * time.Second):
-					s.Fatal("Run does not return")
-				}
-				require.Equal(s, 1, script.Hits(), "%v", script)
-				script.Release()
-				s.gone(db)
-				s.deliver(key, idem.Executed, idem.Duplicate)
-			}, "stdlib/cache statement")
-		})
-	}
 }
 
 // database/sql tries a bad connection's statement again on another one: outside of transactions, and where it begins one.
@@ -392,106 +353,3 @@ func (t flakyTx) Rollback() error {
 }
 
 // way is one way to run a key once, with its transaction.
-type way struct {
-	name  string
-	short bool // a duplicate, too, in the short form
-	run   func(ctx context.Context, db *sql.DB, key idem.Key, fn func(context.Context, idemsql.Tx) error) (idem.Outcome, error)
-}
-
-var ways = []way{
-	{"Run", true, func(ctx context.Context, db *sql.DB, key idem.Key, fn func(context.Context, idemsql.Tx) error) (idem.Outcome, error) {
-		return idemsql.Run(ctx, db, key, fn)
-	}},
-	{"Do with MaxWait", false, func(ctx context.Context, db *sql.DB, key idem.Key, fn func(context.Context, idemsql.Tx) error) (idem.Outcome, error) {
-		tx, err := db.BeginTx(ctx, nil)
-		if err != nil {
-			return 0, err
-		}
-		defer func() { _ = tx.Rollback() }()
-		out, err := idemsql.Once{MaxWait: 10 * time.Second}.Do(ctx, tx, key, fn)
-		if err != nil {
-			return 0, err
-		}
-		return out, tx.Commit()
-	}},
-}
-
-// Run and Do are cut at every message that they exchange, or their context cancelled there, one by one, and the delivery
-// is repeated: one effect, always.
-func TestCutAtEveryMessage(t *testing.T) {
-	names := typical
-	if long {
-		names = nil
-	}
-	for _, w := range ways {
-		for _, seen := range []bool{false, true} {
-			if seen && !w.short && !long {
-				continue
-			}
-			t.Run(fmt.Sprintf("%s/seen %v", w.name, seen), func(t *testing.T) {
-				t.Parallel()
-				sites(t, func(s *site) {
-					number := 0
-					cut := func(script *faultconn.Script, cancels bool) {
-						number++
-						key := stripe.Key(fmt.Sprint(number))
-						if seen {
-							s.deliver(key, idem.Executed)
-						}
-						ctx, cancel := context.WithTimeout(s.ctx, 20*time.Second)
-						defer cancel()
-						if cancels {
-							script.Do = func(faultconn.Message) { cancel() }
-						}
-						db := s.broken(script)
-						out, err := w.run(ctx, db, key, s.effect(key, new(atomic.Int32)))
-						s.gone(db)
-						s.checkCut(key, seen, out, err, script)
-						if script.Mode != faultconn.Pass && err != nil {
-							require.NotEqual(s, "Run", w.name, "one cut is met by the next try: %v\n%v", err, script)
-							require.True(s, idem.Retryable(err), "%v\n%v", err, script)
-						}
-					}
-					counted := &faultconn.Script{}
-					cut(counted, false)
-					for _, side := range []faultconn.Side{faultconn.Frontend, faultconn.Backend} {
-						require.Greater(s, counted.Count(side), 1)
-						for n := 1; n <= counted.Count(side); n++ {
-							for _, fault := range []faultconn.Mode{faultconn.DropBefore, faultconn.DropReply, faultconn.Pass} {
-								// A message whose reply is lost is a reply that is cut off before it comes, which the other side has.
-								if fault == faultconn.DropReply && (side == faultconn.Backend || !long) {
-									continue
-								}
-								script := &faultconn.Script{From: side, N: n, Mode: fault}
-								cut(script, fault == faultconn.Pass)
-								require.Equal(s, 1, script.Hits(), "message %v %d was not reached", side, n)
-							}
-						}
-					}
-					s.Logf("%d cuts", number)
-				}, names...)
-			})
-		}
-	}
-}
-
-// checkCut wants that a call which met a fault told the truth, and that the next delivery ends well.
-func (s *site) checkCut(key idem.Key, seen bool, out idem.Outcome, err error, script *faultconn.Script) {
-	s.Helper()
-	effects := s.effects(key)
-	require.LessOrEqual(s, effects, 1, "%v", script)
-	require.Equal(s, effects, s.keys(key), "key and effect stand or fall together\n%v", script)
-	switch {
-	case err == nil:
-		require.Equal(s, 1, effects, "success without the effect\n%v", script)
-		want := idem.Executed
-		if seen {
-			want = idem.Duplicate
-		}
-		require.Equal(s, want, out, "%v", script)
-	case effects == 1 && !seen:
-		// The effect is there, and the call has an error: only an unknown COMMIT may be so.
-		require.True(s, pgerr.CommitUnknown(err), "%v\n%v", err, script)
-	}
-	s.deliver(key, idem.Executed, idem.Duplicate)
-}
