@@ -215,30 +215,6 @@ func TestNoConnection(t *testing.T) {
 	require.ErrorIs(t, err, pgx.ErrTxClosed)
 }
 
-// A statement cached by pgx survives a column that is added.
-func TestColumnAdded(t *testing.T) {
-	for _, mode := range execModes {
-		t.Run(mode.String(), func(t *testing.T) {
-			t.Parallel()
-			cfg := pgtest.Config(t)
-			cfg.ConnConfig.DefaultQueryExecMode = mode
-			cfg.MaxConns = 1
-			pool := migrated(t, pgtest.PoolConfig(t, cfg))
-			for i, want := range []idem.Outcome{idem.Executed, idem.Duplicate, idem.Duplicate} {
-				out, err := idem.Run(t.Context(), pool, stripe.Key("1"), nothing)
-				require.NoError(t, err)
-				require.Equal(t, want, out)
-				_, err = idem.Once{}.Lookup(t.Context(), pool, stripe.Key("1"))
-				require.NoError(t, err)
-				if i == 1 {
-					_, err = pool.Exec(t.Context(), `ALTER TABLE processed_events ADD COLUMN note text`)
-					require.NoError(t, err)
-				}
-			}
-		})
-	}
-}
-
 func TestErrorText(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t, pgtest.Pool(t))

@@ -468,26 +468,6 @@ func TestErrorText(t *testing.T) {
 	})
 }
 
-// A statement cached by a driver survives a column that is added.
-func TestColumnAdded(t *testing.T) {
-	sites(t, func(s *site) {
-		db := s.broken(nil)
-		db.SetMaxOpenConns(1)
-		for i, want := range []idem.Outcome{idem.Executed, idem.Duplicate, idem.Duplicate} {
-			out, err := idemsql.Run(s.ctx, db, stripe.Key("1"), nothing)
-			require.NoError(s, err)
-			require.Equal(s, want, out)
-			_, err = idemsql.Once{}.Lookup(s.ctx, db, stripe.Key("1"))
-			require.NoError(s, err)
-			if i == 1 {
-				_, err = db.ExecContext(s.ctx, `ALTER TABLE processed_events ADD COLUMN note text`)
-				require.NoError(s, err)
-			}
-		}
-		s.gone(db)
-	})
-}
-
 func TestMigrateAndVerify(t *testing.T) {
 	sites(t, func(s *site) {
 		own := dedup.Table{Name: `app."odd.name"`}

@@ -158,6 +158,21 @@ func setup(t *testing.T, door Door) {
 		}
 	})
 
+	// A statement that the driver has cached survives a column that is added.
+	t.Run("ColumnAdded", func(t *testing.T) {
+		k := open(t, door)
+		for i, want := range []idem.Outcome{idem.Executed, idem.Duplicate, idem.Duplicate} {
+			out, err := k.db.Run(k.ctx, Settings{}, scope.Key("evt_1"), fn)
+			require.NoError(t, err)
+			require.Equal(t, want, out)
+			_, err = k.db.Lookup(k.ctx, Settings{}, scope.Key("evt_1"))
+			require.NoError(t, err)
+			if i == 1 {
+				k.exec(k.db, `ALTER TABLE processed_events ADD COLUMN note text`)
+			}
+		}
+	})
+
 	t.Run("ConstraintMissing", func(t *testing.T) {
 		for name, add := range map[string]string{
 			"dropped":    ``,
