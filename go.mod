@@ -3,6 +3,7 @@ module github.com/pgonce/pgonce
 go 1.26.0
 
 require (
+	github.com/alecthomas/kong v1.17.0
 	github.com/fergusstrange/embedded-postgres v1.34.0
 	github.com/jackc/pgconn v1.14.3
 	github.com/jackc/pgx/v5 v5.13.0
