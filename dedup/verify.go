@@ -21,11 +21,11 @@ type Problem struct {
 	Fix     string // the statement that mends it, or advice in a comment; read it before you run it
 }
 
-// VerifyError lists every problem that [Verify] found, in the order in which their fixes can be run. Stop at one that
-// fails: what keeps a key unique so far is dropped by a later one, or by the one that replaces it.
+// VerifyError lists every problem that [Verify] found, in the order in which to run their fixes. Stop at one that
+// fails: a later one, or its replacement, drops what keeps a key unique so far.
 type VerifyError struct{ Problems []Problem }
 
-// Error gives a line to each problem, with the statement that mends it.
+// Error gives a line to each problem, with the statement that fixes it.
 func (e *VerifyError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d problem(s), to be fixed in this order", len(e.Problems))
@@ -39,8 +39,7 @@ func (e *VerifyError) Error() string {
 	return b.String()
 }
 
-// Except returns e without the problems of the kinds given, for a program that accepts them knowingly, and nil where none
-// is left:
+// Except returns e without the problems of the kinds given, and nil where none is left:
 //
 //	var found *dedup.VerifyError
 //	if errors.As(err, &found) {
@@ -59,35 +58,39 @@ func (e *VerifyError) Except(kinds ...Kind) error {
 	return left
 }
 
-// Verify proves from the catalog that each table backs its keys; with none given, the zero [Table]. It asks: is there
-// a unique index on exactly the key's columns; is it valid, ready, immediate, without WHERE and expressions; can none
-// of the columns be NULL; is their collation "C"; are the defaults those that a claim relies on; can no trigger,
-// rule, foreign key, CHECK, EXCLUDE constraint, inheritance or row security refuse, change, keep, delete or hide a row;
-// can logical replication carry its updates and deletes, where they are published; is the table a logged one, and the
-// one that the search path means; has the current role the rights to claim; and does the table's Retention cover what
-// its sender resends. Of the session it asks whether what it commits survives a crash of
-// the server (synchronous_commit), and whether it stores keys as every other session does (client_encoding); of the
-// server, whether fsync and full_page_writes are on. A server for tests that has them off sets pgonce.throwaway = on.
+// Verify proves from the catalog that each table backs its keys; with none given, the zero [Table]. It returns nil when
+// all of it holds, a *[VerifyError] with every problem and its fix where not, and any other error when it could not
+// ask. Call it on the connections that claim, when the program starts or in its tests: it answers for the current role
+// and search path.
 //
-// Of partitioned layouts it asks as well: do the partitions of [Hash] take every key, and those of [Weekly] every week of the
-// window and four to come; is the week a function of the key, proved by validated CHECKs; is there no default partition, and
-// none that is half detached, not logged, or has an invalid index or a trigger of its own.
+// It asks of the table:
 //
-// Where Citus is, it asks how the table lies on its nodes: is it a table of one node beside tables in shards, or the other way
-// round is such a table beside it (KindLocalTable, for it may hold effects: accept it where it holds none); is it a reference
-// table, replicated by statements, in a group with another collation, or spread in another way than Table.Spread says.
+//   - is there a unique index on exactly the key's columns: valid, ready, immediate, without WHERE and expressions;
+//   - can none of the columns be NULL; is their collation "C"; are the defaults those that a claim relies on;
+//   - can no trigger, rule, foreign key, CHECK, EXCLUDE constraint, inheritance or row security refuse, change, keep,
+//     delete or hide a row;
+//   - can logical replication carry its updates and deletes, where they are published;
+//   - is it a logged table, the one that the search path means, on which the role has the rights to claim;
+//   - does its Retention cover what its sender resends;
+//   - do the partitions of [Hash] take every key, and those of [Weekly] every week of the window and four to come; is
+//     the week a function of the key, proved by validated CHECKs; is no partition a default, half detached, not logged,
+//     or with an invalid index or a trigger of its own;
+//   - where Citus is: is it a table of one node beside tables in shards, or beside one while it is in shards
+//     (KindLocalTable: accept it where that table holds no effects); is it a reference table, replicated by statements,
+//     in a group with another collation, or spread otherwise than Table.Spread says.
 //
-// Every enabled trigger on INSERT, UPDATE or DELETE is reported, for the catalog does not say what its function does.
-// Accept one that only writes elsewhere with Except(KindTriggerAfter). Every CHECK that is not this library's is
-// reported, for the catalog does not say which rows it refuses.
+// Of the session it asks whether commits survive a crash of the server (synchronous_commit), and whether it stores keys
+// as every other session does (client_encoding). Of the server, whether fsync and full_page_writes are on; a server for
+// tests that has them off sets pgonce.throwaway = on.
 //
-// Where other tables are published and no publication has all of this one, a server that takes over from the copy has
-// effects without their keys. That is KindNotPublished. The catalog does not say what a publication is for: accept it
-// with Except where yours feeds something else.
+// The catalog cannot tell some things, so these are reported, and accepted with [VerifyError.Except]:
 //
-// It returns nil when all of it holds, a *[VerifyError] with every problem where not, and any other error when it could
-// not ask. It reads pg_catalog only, takes no lock that a claim could wait for, and answers for the current role and search
-// path: call it on the connections that claim, at the start of the program or in its tests. Safe for concurrent use.
+//   - every enabled trigger on INSERT, UPDATE or DELETE. Accept one that only writes elsewhere with KindTriggerAfter;
+//   - every CHECK that is not this library's, for it may refuse rows;
+//   - KindNotPublished: other tables are published, and no publication has all of this one. A server that takes over
+//     from the copy has effects without their keys. Accept it if yours feeds something else.
+//
+// It reads pg_catalog only, and takes no lock that a claim could wait for. Safe for concurrent use.
 func Verify(ctx context.Context, db Querier, all ...Table) error {
 	problems, err := tables.Verify(ctx, pg.FromPgx(db), below(all))
 	if err := verified(problems, err); err != nil {
