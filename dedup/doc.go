@@ -62,10 +62,10 @@
 // a dead-letter queue, from a rewound topic. Say it in [Table].Resends, and [Verify] compares. Then look: an [Ages]
 // says how much of the window duplicates have used.
 //
-// A key takes about 250 bytes with its index: 1,000 claims a second for 35 days are 3 billion keys, some 750 GB. If
-// that is too much, give the sender that causes it a shorter window, in a table of its own. Files do not shrink: later
-// keys use the room of deleted ones once VACUUM has been there. [Migrate] has VACUUM come after one deleted key in
-// fifty, not one in five, so that each run is shorter.
+// A key takes 200 to 250 bytes with its index (a UUID; see internal/RUNS.md). 1,000 claims a second for 35 days are 3
+// billion keys, 600 to 750 GB. If that is too much, give the sender that causes it a shorter window, in a table of its
+// own. Files do not shrink: later keys use the room of deleted ones once VACUUM has been there. [Migrate] has VACUUM
+// come after one deleted key in fifty, not one in five, so that each run is shorter.
 //
 // # Rights
 //

@@ -20,8 +20,8 @@ import (
 //   - it fixes what a run that was killed has left half done.
 //
 // No claim waits for it. DETACH ... CONCURRENTLY waits for all running transactions, so give it a ctx that ends; a
-// statement_timeout ends it, too, and the next run goes on from there. A past week that lost its partition otherwise is
-// not made again, for its keys would run again; [Verify] reports it.
+// statement_timeout ends it, too, and the next run goes on from there. A week that lost its partition otherwise is not
+// made again unless it is still to come, for its keys would run again; [Verify] reports it.
 //
 // Without Maintain nothing is dropped, and after 8 weeks claims fail with an error that names the table. Verify reports
 // it 4 weeks before.

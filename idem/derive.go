@@ -56,9 +56,9 @@ func (s Scope) faulty(f KeyError) Key {
 const externalVersion = "pgonce1_"
 
 // External returns the key for another system's idempotency, such as Stripe's Idempotency-Key. It is 51 characters of
-// printable ASCII (Stripe takes up to 255), a SHA-256 that reveals nothing of the id. It depends on source, operation
-// and id, not on time and payload, and is the same in every version of this library. Of a key that is not valid it is
-// empty.
+// printable ASCII (Stripe takes up to 255), a SHA-256 that reveals nothing of the id. Source, operation and id make it,
+// not time and payload; where they differ, it differs. It is the same in every version of this library. Of a key that
+// is not valid it is empty.
 func (k Key) External() string {
 	if k.Validate() != nil {
 		return ""

@@ -82,7 +82,8 @@ type Once struct {
 //     back, this call runs fn. With [Once.MaxWait], ErrInProgress after that long, and tx stays usable. At REPEATABLE
 //     READ and SERIALIZABLE, a rival that committed after tx's snapshot is 40001: run the transaction again.
 //   - fn returns an error, panics, or ends the goroutine: Do fails tx as an SQL error would, and returns that error,
-//     unchanged, or panics on. To go on, call Do inside a savepoint of your own (tx.Begin) and roll back to it.
+//     unchanged, or panics on. To go on, call Do inside a savepoint of your own (tx.Begin) and roll back to it: key and
+//     effect are gone together, and what was written before stays.
 //   - Any other error comes as an *[Error], or as a *[KeyError] before any SQL. The server's errors have failed tx. If
 //     nothing was sent, because rows are open or ctx is done, tx stays as it was. [ErrInProgress],
 //     [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable.

@@ -29,11 +29,11 @@ type TB interface {
 // A Kit is a plain value. Its methods change nothing in it, and fail the test with one message or return. Call them in
 // any order, in parallel tests too, unless there is a Probe.
 type Kit[D any] struct {
-	// DSN is the connection string of a test database, in any form that pgx takes. The kit works in copies (CREATE
-	// DATABASE ... TEMPLATE): the role must be allowed to create databases, and nobody else may be connected while it
-	// copies. Copies are named idemtest_..., and dropped at the end. After a failure one stays, and the message has its
-	// name. It is dropped when the same test runs again, or any test a day later, as is what a killed run left. Copies
-	// in use are never dropped.
+	// DSN is the connection string of a test database, in any form that pgx takes. The kit does not write to it, and
+	// works in copies (CREATE DATABASE ... TEMPLATE): the role must be allowed to create databases, and nobody else may
+	// be connected while it copies. Copies are named idemtest_..., and dropped at the end. After a failure one stays,
+	// and the message has its name. It is dropped when the same test runs again, or any test a day later, as is what a
+	// killed run left. Copies in use are never dropped.
 	DSN string
 
 	// Setup makes the tables and rows that the handler expects and the database lacks. It is called once for each call
