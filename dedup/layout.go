@@ -19,24 +19,22 @@ const Plain Layout = 0
 // were not measured.
 func Hash(n int) Layout { return Layout(schema.Hash(n)) }
 
-// Weekly is for keys whose time never changes between retries. A time that changes breaks the key: the same message is
-// taken for a new one. The table is partitioned by the week (from Monday, in UTC) of the event's own time.
-// [Table.Maintain] drops an expired week at once, without deleting rows.
+// Weekly is for keys whose time never changes between retries: with another time, the same message is taken for a new
+// one. The table is partitioned by the week (from Monday, in UTC) of the event's own time. [Table.Maintain] drops an
+// expired week at once.
 //
-// The time is the one inside a UUIDv7 (36 characters) or a ULID that is the key's last or only part; of any other key
-// it is idem.Key.OccurredAt's. A key with neither, or with two that differ, is refused with an *idem.KeyError before
-// any SQL.
+// The time is the one inside a UUIDv7 (36 characters) or a ULID that is the key's last or only part, else
+// idem.Key.OccurredAt's. A key with neither, or with two that differ, is an *idem.KeyError before any SQL.
 //
 //   - With the time inside the key, two CHECKs make the bucket a function of the key. The primary key, (key, operation,
 //     source, bucket), is then the whole guarantee, as in the other layouts.
-//   - With OccurredAt there is one effect for each key and week of its time. That is enough for a sender who states the
-//     time of the event (Pub/Sub's publish time, Apple's signedDate), and not for one who states that of the attempt.
+//   - With OccurredAt there is one effect for each key and week of its time. That suits a sender who states the time of
+//     the event (Pub/Sub's publish time, Apple's signedDate), not one who states that of the attempt.
 //
-// A key whose time lies before the retention gets idem.ErrExpired, unless its row is still there. One more than 24
-// hours in the future gets idem.ErrFuture. The database's clock decides. A claim whose week has no partition fails with
-// an error that names the table: run Maintain, or [Migrate], which also makes the partitions of 8 weeks ahead. (A new
-// table gets one for each week of its Retention, too: years of it are hundreds of tables.)
+// A key whose time lies before the retention gets idem.ErrExpired, unless its row is still there; one more than 24
+// hours in the future idem.ErrFuture, by the database's clock. A claim whose week has no partition fails with an error
+// that names the table: run Maintain, or [Migrate]. Both make the partitions of 8 weeks ahead. (A new table also gets
+// one for each week of its Retention: years are hundreds of tables.)
 //
-// A claim costs more than Plain's: measured as [Hash] was, the rate was 0.64 to 0.79 of Plain's. For each statement the
-// server finds the partition and reads the CHECKs. Deleting, and VACUUM after it, are spared.
+// Measured as [Hash] was, claims have 0.64 to 0.79 of Plain's rate. Deleting, and VACUUM after it, are spared.
 const Weekly Layout = Layout(schema.Weekly)

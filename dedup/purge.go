@@ -115,17 +115,17 @@ func answered(s tables.Stats, err error) (Stats, error) {
 	return Stats(s), err
 }
 
-// Purge deletes the expired keys, once. A key stays for Retention after its claim, by the database's clock, and a
-// hundredth of that (at most a day) longer. What is not done (reserved, unfinished, with an unknown result) stays for
-// ever. Purge reads the whole table, in transactions of at most Batch keys with a rest between them; it needs no index.
-// For how long it takes, see internal/RUNS.md (10 million keys).
+// Purge deletes the expired keys, once: those claimed more than Retention ago, by the database's clock, and a hundredth
+// of that (at most a day). What is not done (reserved, unfinished, with an unknown result) stays for ever. It reads the
+// whole table, needs no index, and deletes in transactions of at most Batch keys with a rest between them. See
+// internal/RUNS.md for 10 million keys.
 //
-//   - A claim of a key that is just being deleted waits for that batch. If it commits, the claim is the key's first,
-//     and Executed; if it is rolled back, a Duplicate. Other claims do not wait.
+//   - A claim of a key that is just being deleted waits for that batch. If it commits, the claim is Executed; if it is
+//     rolled back, a Duplicate. Other claims do not wait.
 //   - A row that somebody has locked is waited for 100 ms at most; then the next purge gets its batch.
 //   - Of several purges of one table one works, and the others return [ErrBusy].
-//   - When ctx ends, the connection is lost, or the process dies, what was committed is gone, and nothing else. The
-//     next purge goes on. Stats say what had been done, without a COMMIT that was not answered.
+//   - When ctx ends, the connection is lost, or the process dies, only what was committed is gone, and the next purge
+//     goes on. Stats say what had been done, without a COMMIT that was not answered.
 //
 // Purge owns its transactions, at READ COMMITTED, and holds one connection. It needs SELECT and DELETE on the table,
 // and works behind PgBouncer in transaction mode. Any error but ErrBusy and ctx's is the server's, or the connection's.

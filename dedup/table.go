@@ -113,16 +113,16 @@ func (t Table) DDL() string {
 
 // Migrate makes the tables, or brings them up to this library's version; with none given, the zero [Table]. On a table
 // that is up to date it changes nothing, and needs no right to create. It owns one READ COMMITTED transaction with an
-// advisory lock: of several processes at once one works, and the others wait and find everything done.
+// advisory lock: of several processes one works, and the others wait. It refuses a connection that is in a transaction.
+// Safe for concurrent use.
 //
-// It ends with [Verify], and returns its *[VerifyError] for a table that it cannot fix, for instance one of yours with
-// the same name. Then, as on any other error, nothing is changed. It ignores what others have attached and a migration
-// can live with, and Verify reports: "trigger after", "foreign key", "other constraint", "replica identity", "not
-// published", and how Citus has a table whose Spread is empty.
+// It ends with [Verify], and returns its *[VerifyError] for a table that it cannot fix, such as one of yours with the
+// same name. Then, as on any other error, nothing is changed. It ignores, and Verify reports, what a migration can live
+// with: "trigger after", "foreign key", "other constraint", "replica identity", "not published", and how Citus has a
+// table whose Spread is empty.
 //
 // Of an existing table it takes no lock but those that [Table.DDL] states for a newer version. For one that claims wait
-// behind, it waits a second at a time, up to 30 times, and lets claims pass in between; then it is 55P03. A connection
-// that is in a transaction is refused, for the COMMIT would end that. Safe for concurrent use.
+// behind, it waits a second at a time, up to 30 times, and lets claims pass in between; then it is 55P03.
 func Migrate(ctx context.Context, db DB, all ...Table) error {
 	problems, err := tables.Migrate(ctx, pg.WriterPgx(db), below(all))
 	if err := verified(problems, err); err != nil {

@@ -70,25 +70,25 @@ func (e *VerifyError) Except(kinds ...Kind) error {
 //   - can no trigger, rule, foreign key, CHECK, EXCLUDE constraint, inheritance or row security refuse, change, keep,
 //     delete or hide a row;
 //   - can logical replication carry its updates and deletes, where they are published;
-//   - is it a logged table, the one that the search path means, on which the role has the rights to claim;
+//   - is it logged, and the one that the search path means; has the role the rights to claim;
 //   - does its Retention cover what its sender resends;
 //   - do the partitions of [Hash] take every key, and those of [Weekly] every week of the window and four to come; is
-//     the week a function of the key, proved by validated CHECKs; is no partition a default, half detached, not logged,
-//     or with an invalid index or a trigger of its own;
-//   - where Citus is: is it a table of one node beside tables in shards, or beside one while it is in shards
-//     (KindLocalTable: accept it where that table holds no effects); is it a reference table, replicated by statements,
-//     in a group with another collation, or spread otherwise than Table.Spread says.
+//     the week a function of the key, by validated CHECKs; is no partition a default, half detached, not logged, or
+//     with an invalid index or a trigger of its own;
+//   - on Citus: is it of one node beside tables in shards, or the other way round (KindLocalTable: accept it if that
+//     table holds no effects); is it a reference table, replicated by statements, in a group with another collation, or
+//     spread otherwise than Table.Spread says.
 //
-// Of the session it asks whether commits survive a crash of the server (synchronous_commit), and whether it stores keys
-// as every other session does (client_encoding). Of the server, whether fsync and full_page_writes are on; a server for
-// tests that has them off sets pgonce.throwaway = on.
+// Of the session it asks whether commits survive a crash (synchronous_commit), and whether it stores keys as every
+// other session does (client_encoding); of the server, whether fsync and full_page_writes are on. A server for tests
+// that has them off sets pgonce.throwaway = on.
 //
-// The catalog cannot tell some things, so these are reported, and accepted with [VerifyError.Except]:
+// What the catalog cannot tell is reported; accept it with [VerifyError.Except]:
 //
-//   - every enabled trigger on INSERT, UPDATE or DELETE. Accept one that only writes elsewhere with KindTriggerAfter;
+//   - every enabled trigger on INSERT, UPDATE or DELETE: one that only writes elsewhere is KindTriggerAfter;
 //   - every CHECK that is not this library's, for it may refuse rows;
 //   - KindNotPublished: other tables are published, and no publication has all of this one. A server that takes over
-//     from the copy has effects without their keys. Accept it if yours feeds something else.
+//     from the copy has effects without their keys.
 //
 // It reads pg_catalog only, and takes no lock that a claim could wait for. Safe for concurrent use.
 func Verify(ctx context.Context, db Querier, all ...Table) error {

@@ -65,7 +65,7 @@ type Call[T any] struct {
 //   - Duplicate: the stored answer and Duplicate; nothing is called, nothing written. A key that was settled without an
 //     answer, as by [Do], is an *[Error] of stage "value".
 //   - Concurrent duplicate: [ErrInProgress] at once; nothing is called. It waits only for a transaction that holds the
-//     key (another attempt's confirmation, a [Do] or Run of the same key); see MaxWait.
+//     key; see MaxWait.
 //   - A final failure: *[FinalError], now and for every duplicate.
 //   - Interrupted before: taken over with the next attempt, or [ErrUnknown].
 //   - An attempt that outlives its lease, and was taken over: [ErrLostLease]; the other attempt answers for the key.
@@ -75,10 +75,9 @@ type Call[T any] struct {
 // leaves the key to the next delivery, as an error does. An answer that cannot be stored (as JSON of at most
 // dedup.MaxValueBytes) is an *[Error] of stage "value", and as good as none.
 //
-// Run owns its transactions; it refuses a connection that is in one. Tries and TxOptions are those of the last
-// transaction; a read-only one is refused before anything is reserved. A reservation is tried once: a conflict at
-// REPEATABLE READ, where that is the server's default, or a lost connection is returned before anything was sent, and
-// is [Retryable]. Safe for concurrent use if db is.
+// Run owns its transactions; it refuses a connection that is in one. Tries and TxOptions are those of the last; a
+// read-only one is refused before anything is reserved. The reservation is tried once: a conflict at REPEATABLE READ,
+// or a lost connection, is returned before anything was sent, and is [Retryable]. Safe for concurrent use if db is.
 func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
 	engine, err := c.Once.claim(key)
 	if err != nil {

@@ -75,7 +75,7 @@ type Once struct {
 // Do runs fn once for key, in the caller's transaction. It inserts the key's row, and calls fn only if that row is new.
 // Key and effect stand or fall together with tx.
 //
-//   - First call: the row is new, fn runs, and Do returns Executed. It counts when the caller commits.
+//   - First call: fn runs, and Do returns Executed. It counts when the caller commits.
 //   - Duplicate: the row is there, committed (or written earlier in tx). Do returns Duplicate; fn is not called,
 //     nothing is written, and tx stays usable.
 //   - Concurrent duplicate: Do waits for the transaction that holds the key. If that commits, Duplicate; if it rolls
@@ -84,26 +84,21 @@ type Once struct {
 //   - fn returns an error, panics, or ends the goroutine: Do fails tx as an SQL error would, and returns that error,
 //     unchanged, or panics on. To go on, call Do inside a savepoint of your own (tx.Begin) and roll back to it: key and
 //     effect are gone together, and what was written before stays.
-//   - Any other error comes as an *[Error], or as a *[KeyError] before any SQL. The server's errors have failed tx. If
-//     nothing was sent, because rows are open or ctx is done, tx stays as it was. [ErrInProgress],
-//     [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable.
+//   - Any other error is an *[Error], or a *[KeyError] before any SQL. The server's errors have failed tx.
+//     [ErrInProgress], [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable. If
+//     nothing was sent, because rows are open, ctx is done, or tx was ended in SQL text, tx stays as it was.
 //
 // fn gets tx back behind a wrapper, on which it may Begin. It must not:
 //
 //   - End the transaction. The wrapper's Commit and Rollback refuse, and fail the call. A COMMIT or ROLLBACK in SQL
 //     text is found after fn: an *[Error] of [StageFn], not [Retryable]. What fn has committed so stays, the key
-//     perhaps without the whole effect. ROLLBACK AND CHAIN, and ROLLBACK TO a savepoint older than the call, are not
-//     found: both take the key, and what fn does afterwards is committed without it. ([Returning] and idemsql find
-//     them.)
+//     perhaps without the whole effect. FN.md, beside this file, says what is not found.
 //   - Swallow an SQL error, or leave rows open: Do returns an error though fn returned nil.
 //   - Write its own key (Do, [Run], [Once.DoMany], [Once.Forget], [Once.Reserve], [Call], its [Reservation]): that call
 //     is [ErrNested] before any SQL, and the call around it fails too. Give such an effect an operation of its own.
 //   - Count on what it does outside tx (mail, HTTP): no rollback undoes it, and the next delivery does it again.
 //
-// FN.md, beside this file, says how a nested call is known, and what is not found.
-//
-// A tx that was ended in SQL text before is an *[Error], and nothing is sent. Claim several keys of one transaction in
-// one order everywhere, else two transactions can deadlock (40P01).
+// Claim several keys of one transaction in one order everywhere, else two transactions can deadlock (40P01).
 //
 // The caller owns tx: Do begins, commits and rolls back nothing. A ctx that ends during a statement closes tx's
 // connection, as in pgx. tx is not safe for concurrent use; Do on different transactions is. fn must not be nil.
@@ -120,17 +115,15 @@ func Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx
 //     on.
 //
 // After a serialization failure, a deadlock or a lost connection it begins anew, up to [Once.Tries] times with growing
-// random pauses. So fn may run more than once, and only its last run is committed: fn must set what it keeps outside
+// random pauses. So fn may run more than once, and only its last run is committed: it must set what it keeps outside
 // tx, not add to it. Its effects outside the database may be repeated.
 //
-// A COMMIT whose reply is lost is settled by claiming again. The row says whether it took place, and by this call's
-// random token, whose it is; that holds after a failover, too. Run returns Executed only if the committed row is its
-// own. If it cannot find out before ctx or the tries end, it returns an *[Error] with Unknown set; the same key,
-// delivered again, gets the right answer.
+// A COMMIT whose reply is lost is settled by claiming again: the row's random token says whose it is, after a failover,
+// too. Executed means that the committed row is this call's. If Run cannot find out before ctx or the tries end, it
+// returns an *[Error] with Unknown set; the same key, delivered again, gets the right answer.
 //
-// fn must not end the transaction in SQL text, see [Do]: after "ROLLBACK; BEGIN" the key is gone, and the effect is
-// committed. A Run that fn calls for another key takes a second connection: on a small pool all callers may wait for
-// one.
+// fn must not do what [Do] forbids: after "ROLLBACK; BEGIN" the key is gone, and the effect is committed. A Run that fn
+// calls for another key takes a second connection: on a small pool all callers may wait for one.
 //
 // Run owns the transaction and leaves none open, and no connection taken, on any path. Safe for concurrent use if db
 // is. fn must not be nil.

@@ -2,22 +2,20 @@ package pgerr
 
 // Duplicate reports whether err is a unique violation (23505) of this constraint, or of one of more, and of nothing
 // else. It is the one error that can be taken for success: the row is there, committed, or written by this same
-// transaction. Another code with the constraint's name, another constraint, an error without a name, a lost connection:
-// all are false.
+// transaction.
 //
-// The name is the constraint's or, for a unique index that is no constraint, the index's, as PostgreSQL stores it: an
-// unquoted name was folded to lower case when it was made. A longer name than PostgreSQL's 63 bytes is cut as the
-// server cuts it. A name that the server made up (table_column_key) is shortened otherwise: look it up. An empty or
-// malformed name matches nothing.
+// The name is the constraint's or, without a constraint, the unique index's, as PostgreSQL stores it: an unquoted name
+// was folded to lower case. A name longer than 63 bytes is cut as the server cuts it. Names that the server made up
+// (table_column_key) are shortened otherwise: look them up. An empty or malformed name matches nothing. With a schema,
+// "app.payments_pkey", that must be the error's, too; without one every schema matches. Give it where a trigger copies
+// rows to a table of the same name. Quote a part that holds a dot: `"App.v2"."odd.name"`.
 //
-// A name may have a schema, "app.payments_pkey", which must then be the error's, too. Without one it matches in every
-// schema. Give it where a trigger copies rows to a table of the same name in another schema. Quote a part that holds a
-// dot: `"App.v2"."odd.name"`.
+// Some names differ, which is false, so the message comes again:
 //
-// Of a partitioned table the server names the partition's constraint: name those in more, or use [IgnoreDuplicate].
-// Citus names a shard's (payments_pkey_102168), or none: that is false, so the message comes again. There, use INSERT
-// ... ON CONFLICT DO NOTHING RETURNING, and count rows. While REINDEX CONCURRENTLY runs, the server may name the
-// index's other copy (payments_pkey_ccold): that is false, too.
+//   - Of a partitioned table it is the partition's: name those in more, or use [IgnoreDuplicate].
+//   - Of Citus it is a shard's (payments_pkey_102168), or none: use INSERT ... ON CONFLICT DO NOTHING RETURNING, and
+//     count rows.
+//   - While REINDEX CONCURRENTLY runs, it may be that of the index's other copy (payments_pkey_ccold).
 //
 // Of joined errors each one from the server must be such a violation, and none may be a lost connection or a context
 // that is done. Ask before you join the errors of several messages.

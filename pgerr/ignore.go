@@ -17,27 +17,24 @@ import (
 //   - fn returns another error: rolled back to the savepoint, and false with that error, unchanged.
 //   - fn panics, or ends its goroutine: rolled back to the savepoint, and the panic goes on.
 //
-// tx can then go on, unless the connection was lost, and the caller commits it or rolls it back. An insert in fn waits
-// for an open transaction that has inserted the same row: true if that commits; false, and the row is fn's, if it rolls
+// tx can then go on, unless the connection was lost; the caller commits it or rolls it back. An insert in fn waits for
+// an open transaction that has inserted the same row: true if that commits, false if it rolls back.
+//
+// The name is read as by [Duplicate], with two differences, looked up after the violation in one round trip. The
+// constraint of a partition counts as that of its root. A name without a schema means the constraint that the search
+// path finds, or the only one in the database. What cannot be a name is an error, and fn is not called.
+//
+// True does not say that the row holds what fn would have written; at REPEATABLE READ and above the transaction may not
+// see it. False may not be the last word: a constraint that is INITIALLY DEFERRED fails the COMMIT with 23505. SET
+// CONSTRAINTS ... IMMEDIATE at the end of fn brings it forward.
+//
+// fn must work on the tx that it is given, whose Commit and Rollback refuse, leave it open, and close its rows. If it
+// returns nil although a statement of it failed, or it called Commit or Rollback, that is an error, and it is rolled
 // back.
 //
-// The name is read as by [Duplicate], with two differences. The constraint of a partition counts as that of its root,
-// at any depth. A name without a schema means the constraint that the search path finds, or the only one in the
-// database with that name. Both are looked up in the catalog after the violation, in one round trip. If it cannot be a
-// name, that is an error, and fn is not called.
-//
-// True says that the row was there, not that it holds what fn would have written. At REPEATABLE READ and above the
-// transaction's snapshot may not show it. False may not be the last word: a constraint that is INITIALLY DEFERRED is
-// checked at COMMIT, where its 23505 fails the whole transaction. SET CONSTRAINTS ... IMMEDIATE at the end of fn brings
-// it forward.
-//
-// fn must work on the tx that it is given, whose Commit and Rollback refuse, leave it open, and close its rows. If fn
-// returns nil although a statement of it failed, or it called Commit or Rollback, that is an error, and fn is rolled
-// back.
-//
-// Rolling back does not depend on ctx, and takes 5 seconds at most. If it fails, the connection is closed, so that
-// nothing half done can be committed. The savepoint is always released. For many messages in one transaction ON
-// CONFLICT DO NOTHING is cheaper: more than 64 savepoints with writes in one transaction slow the whole server down.
+// Rolling back does not depend on ctx, and takes 5 seconds at most; if it fails, the connection is closed. The
+// savepoint is always released. For many messages in one transaction ON CONFLICT DO NOTHING is cheaper: more than 64
+// savepoints with writes slow the whole server down.
 func IgnoreDuplicate(
 	ctx context.Context, tx pgx.Tx, constraint string, fn func(ctx context.Context, tx pgx.Tx) error,
 ) (duplicate bool, err error) {

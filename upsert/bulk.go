@@ -26,33 +26,32 @@ type Summary struct {
 	Failed int
 }
 
-// ExecMany applies rows as [Stmt.Exec] would, in few statements: one for each 1,000 rows or 1 MiB. One more follows for
-// those rows that share their version with another row of the same key, or that a rival changed in between.
+// ExecMany applies rows as [Stmt.Exec] would, in few statements: one for each 1,000 rows or 1 MiB, and one more for
+// rows that share their version with another row of their key, or that a rival changed in between.
 //
 // Each row is judged by the row that was stored before the call. (Of more than 2,000 rows with one key, some are judged
-// by what the call has written by then.) Of the newer rows with one key only the newest is written (with FirstWins the
-// first, with LastWins the last); the others are [Stale] (with FirstWins Unchanged). Of two with equal versions and
-// different content the first by position is written; the other is an [ErrVersionConflict]. SetIfNotNull and
-// SetOnInsert take their values from the row that is written.
+// by what the call has written.) Of the newer rows with one key only the newest is written (with FirstWins the first,
+// with LastWins the last); the others are [Stale] (with FirstWins Unchanged). Of two with equal versions and different
+// content the first by position is written; the other is an [ErrVersionConflict]. SetIfNotNull and SetOnInsert take
+// their values from the row that is written.
 //
 // each, which may be nil, gets the result of every row; i is its position in rows. It is called between the statements,
 // in no particular order, and may use db.
 //
 // A row's own trouble does not stop the others. The error then says how many failed and wraps a [*RowError] of each
-// kind. What was applied stays; the caller chooses whether to commit it. Any other error is the server's: the
+// kind; what was applied stays, and the caller chooses whether to commit it. Any other error is the server's: the
 // transaction has failed. With array_nulls off every call is such an error (and so is an Exec that writes an array
-// column), for NULL would be stored as a string.
+// column).
 //
-// Rows are locked in the order of their keys, so that calls with the same keys wait for each other and do not deadlock.
-// Two limits:
+// Rows are locked in the order of their keys, so calls with the same keys do not deadlock. Two limits:
 //
 //   - Several calls in one transaction have no common order.
-//   - Where a call takes several statements, the keys must be of a type whose order is known here: integers, numeric,
-//     uuid, boolean, bytea; text, varchar and char with a deterministic collation; dates and times that are a time.Time
-//     in Go. (In a database that is neither UTF-8 nor LATIN1, only strings in ASCII count.)
+//   - In a call of several statements, keys need a type whose order is known here: integers, numeric, uuid, boolean,
+//     bytea; text, varchar and char with a deterministic collation; dates and times that are a time.Time in Go. (In a
+//     database that is neither UTF-8 nor LATIN1, only strings in ASCII count.)
 //
-// All rows are read, and their values kept as text, before the first statement. For an endless stream call it once for
-// every 100,000 rows or so, each time in a transaction of its own.
+// All rows are read, and their values kept as text, before the first statement. Call it once for every 100,000 rows or
+// so of an endless stream, each time in a transaction of its own.
 func (s *Stmt[T]) ExecMany(ctx context.Context, db DB, rows iter.Seq[T], each func(i int, r Result[T])) (Summary, error) {
 	conn, err := connOf(db)
 	if err != nil {

@@ -12,20 +12,18 @@ import (
 const tries = 10
 
 // Exec applies one row in one round trip. It takes one more when the columns are read (see [Stmt]), and one when a
-// rival changed the row in between.
+// rival changed the row.
 //
-//   - No such row: [Inserted].
-//   - The stored row is older: [Updated].
-//   - The stored row is newer: [Stale]; nothing is written.
-//   - The same event again: [Unchanged]; nothing is written.
+//   - No such row: [Inserted]. The stored row is older: [Updated].
+//   - The stored row is newer: [Stale]. The same event again: [Unchanged]. Nothing is written.
 //   - A rival has written the row and not committed: Exec waits, then judges by what was committed. At REPEATABLE READ
-//     and SERIALIZABLE the server answers 40001 instead: try the transaction again.
+//     and SERIALIZABLE that is 40001: try the transaction again.
 //   - Equal versions, other content: [ErrVersionConflict]; Result.Stored has the stored row, which stays. The
 //     transaction goes on.
 //   - A row that cannot be applied: [ErrInvalidRow] or [ErrVersionAhead]; the transaction goes on.
 //   - A field cannot take what the table holds: [ErrUnreadable]; the row is settled as the Outcome says.
 //   - A clash with another unique constraint: [ErrOtherConstraint]; the transaction has failed. Outside a transaction
-//     Exec first sends the statement again, at most twice, for the same event may have come twice at once.
+//     the statement is first sent again, at most twice, for the same event may have come twice at once.
 //   - Every other error of the server: that error, wrapped, without what quotes the row; the transaction has failed.
 //
 // Inserted and Updated each draw a value of every sequence behind a column that is not written (identity, serial), so
