@@ -1,9 +1,8 @@
 // Package inbox stores each message once, so that it can be acknowledged at once, and has it handled afterwards.
 //
-// [Store] puts the raw message into a table whose primary key is (message id, operation, source). A message that comes
-// again is a [Duplicate], whatever became of the first. A [Worker] then calls your [Handler] in a transaction of its
-// own: the handler's writes stand if and only if the message is marked as handled. Nothing is promised outside that
-// transaction: a mail that the handler sends is sent again if the attempt must be made again.
+// [Store] puts the raw message into a table whose primary key is (message id, operation, source). What comes again is a
+// [Duplicate]. A [Worker] then calls your [Handler] in a transaction of its own: the handler's writes stand if and only
+// if the message is marked as handled. A mail that the handler sends is sent again if the attempt must be made again.
 //
 //	out, err := inbox.Store(ctx, pool, inbox.Message{Source: "stripe", Operation: "webhook", ID: event, Body: body})
 //	if err != nil {
@@ -18,28 +17,11 @@
 //		return err
 //	})
 //
-// [Migrate] makes the table, and [Verify] checks it.
-//
-// # Finding what you need
-//
-//   - Storing: [Store], [Table.Store], [Message], [Outcome].
-//   - Handling: [Worker.Run] for ever, [Worker.Drain] once; [Handler], [ErrFinal].
-//   - Waking a worker: [Notify], [Listen], [Worker].Wake. With database/sql: package inboxsql, below this one.
-//   - Looking after it: [Table.Depth], [Table.List], [Table.Replay], [Table.Discard], [Table.Purge].
+// [Migrate] makes the table, and [Verify] checks it. [Notify] and [Listen] wake a worker. [Table.Depth], [Table.List],
+// [Table.Replay], [Table.Discard] and [Table.Purge] look after the table. Package inboxsql, below this one, is for
+// database/sql.
 //
 // # States
-//
-//	        Store            nil            Purge
-//	no row -------> waiting ------> handled ------> no row
-//	                |  ^ ^             |               ^
-//	         failed |  | +-- Replay ---+               |
-//	                +--+ |                             |
-//	                |    +-- Replay ---+               |
-//	                |                  |               |
-//	                +---------------> dead             |
-//	        the last attempt           | Discard       | Purge
-//	                                   v               |
-//	                               discarded ----------+
 //
 //	from                      to         by               on condition that
 //	no row                    waiting    Store            the name is new
@@ -71,18 +53,16 @@
 //	Run's ctx ends, and the handler fails by it   waits, due at once       none              -
 //
 // A COMMIT that is not answered is settled by the row's token. No attempt begins before the last one's transaction has
-// ended, for that holds the row's lock.
+// ended.
 //
 // # Order
 //
 // Messages with one [Message].Key are handled one at a time, in the order in which they were stored. Two transactions
-// that store for one key at once have an order only if they exclude each other. A message that is committed behind a
-// later one comes next.
+// that store for one key at once have an order only if they exclude each other; a message committed behind a later one
+// comes next. While the first message of a key waits for its next attempt, and while it is dead, the later ones of its
+// key wait. Others go on. Replay or Discard lets the key go on.
 //
-// While the first message of a key waits for its next attempt, and while it is dead, the later ones of its key wait.
-// Others, and those without a key, go on. Replay or Discard lets the key go on.
-//
-// # Errors
+// # Errors, poolers, rights
 //
 //	ErrInvalid   a message or a filter cannot be used; nothing was sent
 //	ErrFinal     yours: no retry can help
@@ -90,9 +70,7 @@
 //	ErrMisuse    the handler ended the transaction, swallowed an SQL error or left rows open
 //
 // Other errors are the handler's, the server's or the connection's. After an error of Store the message may be there or
-// not: do not acknowledge it. What comes again is a duplicate, or new.
-//
-// # Poolers, rights
+// not: do not acknowledge it.
 //
 // All but [Listen], which needs a direct connection, works behind PgBouncer in transaction mode. Store needs SELECT and
 // INSERT on the table; a worker, Replay and Discard SELECT and UPDATE; Purge DELETE as well. Verify asks for all four.

@@ -10,45 +10,37 @@ import (
 )
 
 // Call is [idem.Call] over database/sql: it makes one call to another system happen once for a key, as far as that
-// system allows. If the provider forgets keys, or knows none, it is at most once, and an interrupted attempt ends in
-// [idem.ErrUnknown] until somebody has looked; see [Once.Pending].
+// system allows. It is a plain value, safe for concurrent use, and usually a field of the service that uses it.
 //
 // A pooler must keep a transaction on one connection. PgBouncer in statement mode does not: Run fails, and Send is not
 // called.
-//
-// A Call is a plain value, safe for concurrent use, and usually a field of the service that uses it.
 type Call[T any] struct {
-	// Once holds the settings. TxOptions are those of the transaction of Apply. MaxWait bounds the wait for a
-	// transaction that holds the key; a living reservation is reported at once.
+	// Once holds the settings, as in [idem.Call].
 	Once Once
 
 	// Lease is how long one attempt may take: Send's context ends with it. It must be positive.
 	Lease time.Duration
 
-	// Remembers is how long after the first attempt the provider still knows externalKey: 23 hours are safe with
-	// Stripe's v1 API. 0: it knows none, so an interrupted attempt is idem.ErrUnknown. Else it must not be shorter than
-	// Lease.
+	// Remembers is how long after the first attempt the provider still knows externalKey, as in [idem.Call]. 0: it
+	// knows none. Else it must not be shorter than Lease.
 	Remembers time.Duration
 
 	// Send makes the call, and passes externalKey to the provider. It runs outside any transaction, holds no connection
-	// of the pool, and may run again with the same externalKey. It must obey its context, and not be nil. [idem.Call]
-	// says what its error means: marked by [idem.Final], marked by [idem.Unsent], or any other.
+	// of the pool, and may run again with the same externalKey. It must obey its context, and not be nil. Its error
+	// means what it means in [idem.Call].
 	Send func(ctx context.Context, externalKey string) (T, error)
 
-	// Apply writes what the answer means to the database, in the transaction that settles the key. It may be nil. As fn
-	// of [Run], it may run more than once, and its own errors come back as they are. After such an error the call has
-	// still been made; see [idem.Call].
+	// Apply writes what the answer means to the database, in the transaction that settles the key, as in [idem.Call].
+	// It may run more than once. It may be nil.
 	Apply func(ctx context.Context, tx Tx, v T) error
 }
 
-// Run makes the call for key. What it does the first time, on a duplicate, on a concurrent duplicate, on a failure, and
-// when ctx ends, is [idem.Call.Run]'s.
+// Run makes the call for key, as [idem.Call.Run] does: first, as a duplicate, beside another, after a failure, and when
+// ctx ends.
 //
-// Run owns its transactions: one for the reservation, one for each end of an attempt (see [Once.Reserve]), and the last
-// for Apply with the confirmation. Tries and TxOptions are those of the last; a read-only one is refused before
-// anything is reserved. A COMMIT of the last whose reply is lost is settled as [Run] does. A reservation is tried once:
-// a conflict, or a lost connection, is returned before anything was sent, and is retryable. Safe for concurrent use if
-// db is.
+// It owns its transactions: one for the reservation, one for each end of an attempt (see [Once.Reserve]), and the last
+// for Apply with the confirmation. A COMMIT of the last whose reply is lost is settled as [Run] does. Safe for
+// concurrent use if db is.
 func (c Call[T]) Run(ctx context.Context, db DB, key idem.Key) (T, idem.Outcome, error) {
 	engine, err := c.Once.claim(key)
 	if err != nil {

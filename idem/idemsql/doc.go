@@ -15,10 +15,10 @@
 //		return nil
 //	}
 //
-// [Do] runs fn in your transaction, [Run] in one of its own. Keys, outcomes, records, errors and the table in the
-// database are those of package [github.com/pgonce/pgonce/idem], so programs on either can share it. What a name
-// promises, its namesake in idem says; here stands what differs. [Migrate], [Verify], [Maintain] and [Clean] are
-// package dedup's, over database/sql. What needs no database is in dedup itself: Table.DDL, Table.PurgeSQL, Ages.
+// [Do] runs fn in your transaction, [Run] in one of its own. Keys, outcomes, errors and the table in the database are
+// those of package [github.com/pgonce/pgonce/idem], so programs on either can share it. A name promises what its
+// namesake in idem does; here stands what differs. [Migrate], [Verify], [Maintain] and [Clean] are package dedup's.
+// Table.DDL, Table.PurgeSQL and Ages are in dedup itself.
 //
 // # sqlx, GORM, sqlc and others
 //
@@ -41,14 +41,12 @@
 //
 // # How it differs from package idem
 //
-//   - Each statement is a round trip. Run takes five on a first delivery, where idem takes three. lib/pq without
-//     binary_parameters=yes takes two for a statement with parameters, as does pgx in the mode describe_exec for a
-//     query. A [Call] takes nine, where idem takes four: a reservation is a transaction of four, and each end of an
-//     attempt without an answer is one of three.
-//   - After fn one short query asks whether the claim's transaction is still open. It finds a COMMIT or ROLLBACK that
-//     fn ran as SQL text, also AND CHAIN, and a ROLLBACK TO a savepoint older than the claim.
-//   - fn's Tx has no Commit and no Rollback. A *sql.DB has the methods that Do needs, and is refused at run time, see
-//     Do.
+//   - Each statement is a round trip. Run takes five on a first delivery, where idem takes three; a [Call] nine, where
+//     idem takes four: its reservation is a transaction of four, and each end of an attempt without an answer one of
+//     three. lib/pq without binary_parameters=yes takes two for a statement with parameters, as does pgx in the mode
+//     describe_exec for a query.
+//   - After fn one short query asks whether the claim's transaction is still open, so fn's Tx needs no refusals.
+//   - A *sql.DB has the methods that Do needs, and is refused at run time, see Do.
 //   - The driver decides whether it reports the COMMIT of a failed transaction. Both drivers below do:
 //     pgx.ErrTxCommitRollback, pq.ErrInFailedTransaction. What you commit yourself counts only when Commit returned
 //     nil.

@@ -30,19 +30,17 @@ type DB interface {
 }
 
 // Once is how keys are claimed: the table, and how long and how often to try. Its zero value works. It is a plain
-// value, safe for concurrent use, and usually a field of the service that uses it.
+// value, safe for concurrent use.
 type Once struct {
 	// Table is the dedup table; the zero Table is processed_events.
 	Table dedup.Table
 
-	// MaxWait is the longest that a call waits, in all, for other transactions that hold the key; then it returns
-	// [idem.ErrInProgress]. 0 waits as long as the context and the server's limits allow. See [idem.Once.MaxWait] for the
-	// details. Here, with Do, it costs four statements more, with Run two, each a round trip. A context that ends
-	// during the wait costs the transaction and its connection instead.
+	// MaxWait is [idem.Once.MaxWait]. 0 waits as long as the context and the server's limits allow. With Do it costs
+	// four statements more, with Run two, each a round trip.
 	MaxWait time.Duration
 
-	// Tries is how many transactions Run begins at most. 0 means 10: about two seconds, with the pauses between them
-	// (exponential, at most 1 s, random). Less is refused.
+	// Tries is how many transactions Run begins at most. 0 means 10: about two seconds, with the pauses between them.
+	// Less is refused.
 	Tries int
 
 	// TxOptions are those of Run's transactions. The zero value is the server's default isolation.
@@ -62,14 +60,14 @@ type Once struct {
 // ErrPayloadMismatch, ErrExpired, ErrUnfinished and a *FinalError of package idem leave it usable.
 //
 // fn gets tx back as a [Tx]. It may use tx itself as well, or what is built on it: a *gorm.DB, a *sqlx.Tx, the Queries
-// of sqlc. What [idem.Do] forbids is forbidden here. One thing differs: nothing can refuse the end of the transaction.
-// After fn, on a first delivery, Do asks the server whether the claim's transaction is still open: one more round trip.
-// That finds COMMIT, ROLLBACK, a transaction begun anew, and ROLLBACK TO a savepoint older than the call. What was
-// committed was key and effect together. Do knows the transaction by the setting pgonce.mark, local to it; it takes
-// RESET ALL in fn for its end.
+// of sqlc. What [idem.Do] forbids is forbidden here, but nothing can refuse the end of the transaction. So after fn, on
+// a first delivery, Do asks whether the claim's transaction is still open: one more round trip. That finds COMMIT,
+// ROLLBACK, a transaction begun anew, and ROLLBACK TO a savepoint older than the call; what was committed was key and
+// effect together. Do knows the transaction by the setting pgonce.mark, local to it; it takes RESET ALL in fn for its
+// end.
 //
 // The caller owns tx: Do begins, commits and rolls back nothing, with one exception. If fn failed, and rows are open or
-// the connection is lost, Do cannot tell the server to fail tx. Then it rolls tx back, for database/sql would close the
+// the connection is lost, the server cannot be told to fail tx. Then Do rolls tx back, for database/sql would close the
 // rows and commit. Roll back yourself a tx that has neither Rollback nor Raw.
 //
 // A tx without the methods Commit and Rollback is first asked, in two statements, whether it is in a transaction: a
@@ -87,23 +85,19 @@ func Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx)
 
 // Run runs fn once for key, in a transaction of its own, and commits it, as [idem.Run] does: Executed, or Duplicate
 // with nothing written. A concurrent duplicate waits, as with [Do]. On an error of fn's it rolls back and returns that.
-// Conflicts and lost connections are tried again up to [Once.Tries] times, so fn may run more than once.
-//
-// A COMMIT whose reply is lost, which a driver may report as driver.ErrBadConn, is settled by claiming again. Run
-// returns Executed only if the committed row is its own. If it cannot find out before ctx or the tries end, it returns
-// an *[idem.Error] with Unknown set; the same key, delivered again, gets the right answer. After driver.ErrBadConn
-// database/sql repeats by itself only the beginning of a transaction.
+// Conflicts and lost connections are tried again up to [Once.Tries] times, so fn may run more than once. A COMMIT whose
+// reply is lost (which a driver may report as driver.ErrBadConn) is settled as there.
 //
 // A first delivery is BEGIN, the claim, fn, the check that [Do] describes, and COMMIT; a duplicate BEGIN, the claim, a
-// read, and ROLLBACK. Each is a round trip.
+// read, and ROLLBACK. Each is a round trip. After driver.ErrBadConn database/sql repeats by itself only the beginning
+// of a transaction.
 //
 // ctx is that of every statement, and not of the transaction: when it ends, fn's next statement fails, and Run rolls
 // back. A ctx that ends before COMMIT is sent is a plain no. One that ends between COMMIT and its reply may be Unknown.
 //
-// A Run that fn calls for another key takes a second connection: on a small pool all callers may wait for one.
-//
-// Run owns the transaction and leaves none open, and no connection taken, on any path. Safe for concurrent use if db
-// is. fn must not be nil.
+// A Run that fn calls for another key takes a second connection: on a small pool all callers may wait for one. Run owns
+// the transaction and leaves none open, and no connection taken, on any path. Safe for concurrent use if db is. fn must
+// not be nil.
 func Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
 	return Once{}.Run(ctx, db, key, fn)
 }

@@ -9,10 +9,9 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Lookup is [idem.Once.Lookup]: it reads the key's row in one statement, and returns [idem.ErrNotFound] if there is
-// none. Every other error is an *[idem.Error], or a *[idem.KeyError] before any SQL. db may be a *sql.DB, a connection
-// or a transaction, which sees what it has written. Use it to show things and to spare work, never to decide. Safe for
-// concurrent use if db is.
+// Lookup is [idem.Once.Lookup]: it reads the key's row, or returns [idem.ErrNotFound]. db may be a *sql.DB, a
+// connection or a transaction. Use it to show things and to spare work, never to decide. Safe for concurrent use if db
+// is.
 func (o Once) Lookup(ctx context.Context, db Conn, key idem.Key) (idem.Record, error) {
 	c, err := o.claim(key)
 	if err != nil {
@@ -32,10 +31,8 @@ func record(r claim.Record) idem.Record {
 	}
 }
 
-// Forget is [idem.Once.Forget]: it deletes the key in the caller's transaction; after the commit the next delivery runs
-// the effect again. It returns [idem.ErrNotFound] if there is no row, and [idem.ErrInProgress] or [idem.ErrUnfinished]
-// for a reservation, which stays; after those tx is usable. It waits for a transaction that holds the key's row. Like
-// [Do] it refuses a *sql.DB.
+// Forget is [idem.Once.Forget]: it deletes the key in the caller's transaction. It waits for a transaction that holds
+// the key's row. Like [Do] it refuses a *sql.DB.
 func (o Once) Forget(ctx context.Context, tx Conn, key idem.Key) error {
 	c, err := o.claim(key)
 	if err != nil {

@@ -10,12 +10,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Reservation is [idem.Reservation] over database/sql: a key held for one attempt at an effect outside the database.
-// [Call] makes the usual use of it. It is a small value, safe to copy. Its methods are safe for concurrent use if their
-// arguments are.
-//
-// After a take-over each method returns [idem.ErrLostLease] and changes nothing. Any other error leaves open whether
-// the change was made; called again, ErrLostLease may then mean that it was.
+// Reservation is [idem.Reservation] over database/sql: a key held for one attempt at an effect outside the database. It
+// is a small value, safe to copy. Its methods are safe for concurrent use if their arguments are.
 type Reservation struct {
 	Key     idem.Key
 	Attempt int // from 1; more than 1: earlier attempts were interrupted, and may have taken effect
@@ -27,17 +23,13 @@ type Reservation struct {
 	held claim.Held
 }
 
-// Reserve is [idem.Once.Reserve] over database/sql: it commits a pending row for key. lease is how long the attempt may
-// take, by the server's clock; it must be positive. Executed means that the reservation is this caller's: act, then
-// Confirm. A duplicate gets the stored Value. While another lease lives it is [idem.ErrInProgress]; one that ran out is
-// taken over.
+// Reserve is [idem.Once.Reserve] over database/sql: it commits a pending row for key. Executed means that the
+// reservation is this caller's: act, then Confirm. A duplicate gets the stored Value. While another lease lives it is
+// [idem.ErrInProgress]; one that ran out is taken over.
 //
-// Reserve owns a transaction, at the server's default isolation, in which it inserts the row and reads what is there; a
-// take-over is one more. It tries once: a conflict at REPEATABLE READ, or a lost connection, is retryable. If the reply
-// to its COMMIT is lost, the row may be reserved until the lease ends. The Observer is not told. Safe for concurrent
-// use if db is.
-//
-// A pooler must keep a transaction on one connection. PgBouncer in statement mode does not: Reserve fails, and reserves
+// Reserve owns a transaction, at the server's default isolation; a take-over is one more. It tries once: a conflict at
+// REPEATABLE READ, or a lost connection, is retryable. If the reply to its COMMIT is lost, the row may be reserved
+// until the lease ends. Safe for concurrent use if db is. Behind PgBouncer in statement mode it fails, and reserves
 // nothing.
 func (o Once) Reserve(ctx context.Context, db DB, key idem.Key, lease time.Duration) (Reservation, idem.Outcome, error) {
 	c, err := o.claim(key)
@@ -54,13 +46,8 @@ func (o Once) Reserve(ctx context.Context, db DB, key idem.Key, lease time.Durat
 	return Reservation{Key: key, Attempt: int(held.Attempt), once: o, held: *held}, idem.Executed, nil
 }
 
-// Confirm is [idem.Reservation.Confirm]: it settles the key as done, with a value for duplicates (at most
-// dedup.MaxValueBytes; nil: none), in the caller's transaction. A tx at REPEATABLE READ whose snapshot is older than
-// the reservation gets [idem.ErrLostLease], too. After an error, ErrLostLease among them, tx is failed, so that this
-// holder's writes cannot be committed; unless nothing was sent, see [Do]. The caller owns tx. Like Do, Confirm refuses
-// a *sql.DB.
-//
-// Duplicates of a [Call] decode value as JSON: to settle such a key by hand, give it the JSON of its answer.
+// Confirm is [idem.Reservation.Confirm]: it settles the key as done, with a value for duplicates, in the caller's
+// transaction. After an error tx is failed, as there. The caller owns tx. Like [Do], Confirm refuses a *sql.DB.
 func (r Reservation) Confirm(ctx context.Context, tx Conn, value []byte) error {
 	ctx, tx = whole(ctx, tx)
 	seam, err := open(ctx, tx)
@@ -70,35 +57,31 @@ func (r Reservation) Confirm(ctx context.Context, tx Conn, value []byte) error {
 	return r.translate(r.held.Confirm(ctx, seam, value))
 }
 
-// Fail settles the key with a failure that no retry can help; duplicates get value in a *[idem.FinalError]. db may be a
-// *sql.DB, a connection or a transaction.
+// Fail is [idem.Reservation.Fail]: it settles the key with a failure that no retry can help. db may be a *sql.DB, a
+// connection or a transaction.
 func (r Reservation) Fail(ctx context.Context, db Conn, value []byte) error {
 	return r.translate(r.held.Fail(ctx, pg.FromSQL(db), value))
 }
 
-// Extend makes the lease end lease from now, by the server's clock, and never earlier than it would. lease must be
-// positive.
+// Extend is [idem.Reservation.Extend]: it makes the lease end lease from now, and never earlier.
 func (r Reservation) Extend(ctx context.Context, db Conn, lease time.Duration) error {
 	return r.translate(r.held.Extend(ctx, pg.FromSQL(db), lease))
 }
 
-// Release ends an attempt that certainly sent nothing. After a first attempt the key is as if never seen. After a later
-// one it is unfinished, for an earlier attempt may have sent.
+// Release is [idem.Reservation.Release]: it ends an attempt that certainly sent nothing.
 func (r Reservation) Release(ctx context.Context, db Conn) error {
 	return r.translate(r.held.Release(ctx, pg.FromSQL(db)))
 }
 
-// Void deletes a key of which no attempt took effect, as somebody has found out; the next delivery begins anew. Void
-// only once no request of an earlier attempt can still be on its way.
+// Void is [idem.Reservation.Void]: it deletes a key of which no attempt took effect.
 func (r Reservation) Void(ctx context.Context, db Conn) error {
 	return r.translate(r.held.Void(ctx, pg.FromSQL(db)))
 }
 
 func (r Reservation) translate(err error) error { return r.once.translate(r.Key.Scope(), err) }
 
-// Pending lists up to limit keys that are reserved or unfinished, those open for the longest first. An empty Source or
-// Operation of scope stands for all. [idem.Once.Pending] says how to settle them: reserve, look at the provider, then
-// Confirm, Fail or Void. It reads the whole table. db may be a *sql.DB, a connection or a transaction.
+// Pending is [idem.Once.Pending]: it lists up to limit keys that are reserved or unfinished. There stands how to settle
+// them. db may be a *sql.DB, a connection or a transaction.
 func (o Once) Pending(ctx context.Context, db Conn, scope idem.Scope, limit int) ([]idem.PendingKey, error) {
 	found, err := o.settings().Pending(ctx, pg.FromSQL(db), scope.Source, scope.Operation, limit)
 	if err != nil {

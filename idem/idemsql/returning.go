@@ -9,17 +9,14 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Returning is [idem.Returning] over database/sql: a [Once] whose fn returns a value, which is stored with the key, as
-// JSON of at most dedup.MaxValueBytes, and which a duplicate gets. Storing costs the first delivery one more round
-// trip. The zero value works. It is safe for concurrent use.
+// Returning is [idem.Returning] over database/sql: a [Once] whose fn returns a value, which a duplicate gets. Storing
+// costs the first delivery one more round trip. The zero value works. It is safe for concurrent use.
 type Returning[T any] struct {
 	// Once holds the settings. Calls of one table and key must agree on T.
 	Once Once
 }
 
-// Do is [Do] with a value; a duplicate gets the first call's T. A stored row without a value, or with one that is no T,
-// is an *[idem.Error] of stage "value" which names the scope; fn is not called. A value that is too large, or cannot be
-// encoded, fails the call and tx, as an error of fn does.
+// Do is [idem.Returning.Do] over database/sql: [Do] with a value.
 func (r Returning[T]) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) (T, error)) (T, idem.Outcome, error) {
 	ctx, tx = whole(ctx, tx)
 	c, v, err := r.claim(key)
