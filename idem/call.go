@@ -15,20 +15,17 @@ import (
 // next delivery goes on, with the same external key.
 //
 //   - If the provider keeps idempotency keys for longer than deliveries come (Remembers), the effect happens once.
-//   - If it forgets keys after a time, or knows none (Remembers 0), at most once. An interrupted attempt that may be
-//     forgotten is not repeated: the key stays with [ErrUnknown] until somebody has looked; see [Once.Pending].
+//   - If it forgets keys, or knows none (Remembers 0), at most once. An interrupted attempt that may be forgotten is
+//     not repeated: the key stays with [ErrUnknown] until somebody has looked; see [Once.Pending].
 //
-// Both hold as long as the database keeps what it commits. With synchronous_commit off, or a failover to a replica that
-// lags, the reservation of a call can be lost.
-//
-// A pooler must keep a transaction on one connection. PgBouncer in statement mode does not: Send is called, and its
-// answer cannot be stored.
+// With synchronous_commit off, or a failover to a replica that lags, the reservation of a call can be lost. A pooler
+// must keep a transaction on one connection. PgBouncer in statement mode does not: Send is called, and its answer
+// cannot be stored.
 //
 // A Call is a plain value, safe for concurrent use, and usually a field of the service that uses it.
 type Call[T any] struct {
-	// Once holds the settings: Table, Tries, TxOptions (of the transaction of Apply), Observer, and MaxWait. MaxWait
-	// bounds the wait for a transaction that holds the key, such as another attempt's confirmation. A living
-	// reservation is reported at once.
+	// Once holds the settings: Table, Tries, TxOptions (of the transaction of Apply), Observer, and MaxWait, which
+	// bounds the wait for a transaction that holds the key. A living reservation is reported at once.
 	Once Once
 
 	// Lease is how long one attempt may take, and the longest that a delivery waits for an attempt that died. Send's
@@ -40,11 +37,10 @@ type Call[T any] struct {
 	// ErrUnknown. Else it must not be shorter than Lease.
 	Remembers time.Duration
 
-	// Send makes the call, and passes externalKey to the provider. It runs outside any transaction, and runs again with
-	// the same externalKey after an interrupted attempt. It must obey its context: a request that leaves after the
-	// lease may meet another attempt, or a provider that has forgotten the key. It must not be nil.
-	//
-	// Its error comes wrapped, so that [Retryable] knows whether the next delivery makes another attempt:
+	// Send makes the call, and passes externalKey to the provider. It runs outside any transaction, and again with the
+	// same externalKey after an interrupted attempt. It must obey its context: a request that leaves after the lease
+	// may meet another attempt, or a provider that has forgotten the key. It must not be nil. Its error comes wrapped,
+	// for [Retryable]:
 	//
 	//   - marked by [Final], no retry can help, and it is stored;
 	//   - marked by [Unsent], nothing was sent;
@@ -54,8 +50,8 @@ type Call[T any] struct {
 
 	// Apply writes what the answer means to the database, in the transaction that settles the key. It may be nil. As fn
 	// of [Run], it may run more than once, must not end the transaction, and gets its own errors back. After such an
-	// error the call has still been made: the next delivery asks the provider again, and applies its answer. If the
-	// provider does not remember, the answer is gone, and the next delivery gets [ErrUnknown].
+	// error the next delivery asks the provider again, and applies its answer. If the provider does not remember, the
+	// answer is gone: [ErrUnknown].
 	Apply func(ctx context.Context, tx pgx.Tx, v T) error
 }
 
@@ -99,8 +95,8 @@ func (c Call[T]) Run(ctx context.Context, db DB, key Key) (T, Outcome, error) {
 
 // Final marks an error of [Call].Send that no retry can help: a declined card, a closed order. The provider must
 // certainly have refused; a time-out is not that. Up to 4,096 bytes of its text are stored, and given to duplicates in
-// a *[FinalError], so it must hold no secret. Mark an error last: what is wrapped around the mark is dropped.
-// Final(nil) is nil.
+// a *[FinalError]: it must hold no secret. Mark an error last: what is wrapped around the mark is dropped. Final(nil)
+// is nil.
 func Final(err error) error { return front.Mark(err, true) }
 
 // Unsent marks an error of [Call].Send that came before anything was sent, such as a refused connection. The

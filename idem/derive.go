@@ -14,8 +14,8 @@ import (
 const derived = "//"
 
 // Derive returns the key of another operation on the same id: a compensation, or the next step of a saga. It has k's
-// source and id, the operation given, and any parts; it drops time and payload, which were the message's. Different
-// ids, or different parts, never give one key.
+// source and id, the operation given, and any parts; not k's time and payload. Different ids, or different parts, never
+// give one key.
 //
 //	charge := payments.Key(orderID)
 //	refund := charge.Derive("refund", refundID) // as idempotent as the charge

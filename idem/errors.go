@@ -122,11 +122,8 @@ func (e *Error) CommitUnknown() bool { return e.Unknown }
 //   - an error of [Call].Send after which the next delivery makes another attempt;
 //   - a context that ended, or a closed pool: a consumer that shuts down must not send its message to the dead letters.
 //
-// All else is false, nil too. False does not mean that the message may be thrown away: a missing table wants an
-// operator, and then the delivery again.
-//
-// It is about the delivery. pgerr.Retryable is about running a transaction again at once, and is false for reached
-// limits.
+// All else is false, nil too. Keep the message all the same: a missing table wants an operator, and then the delivery
+// again. pgerr.Retryable is about running a transaction again at once, and is false for reached limits.
 func Retryable(err error) bool {
 	var e *Error
 	var final *FinalError

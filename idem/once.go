@@ -49,16 +49,15 @@ type Once struct {
 
 	// MaxWait is the longest that a call waits, in all, for other transactions that hold the key; then it returns
 	// [ErrInProgress]. 0 waits as long as the context and the server's limits allow. The server counts it, rounded up
-	// to 1 ms. A smaller statement_timeout or lock_timeout of yours still ends the claim earlier, with its own error.
-	// With Do it costs four short statements in the claim's round trip. A context that ends during the wait costs the
-	// transaction and its connection instead.
+	// to 1 ms. A smaller statement_timeout or lock_timeout of yours ends the claim earlier, with its own error. A
+	// context that ends during the wait costs the transaction and its connection.
 	//
 	// After MaxWait a last look tells why, in up to one more second: 10 ms for each lock. It claims a key that nobody
 	// holds. A locked table (DDL) is 55P03 then, and a slow server 57014, both [Retryable]. While pgx prepares the
 	// claim it may wait for a lock on the table before any limit is sent; a lock_timeout of the session bounds that.
 	//
-	// Each Do with MaxWait is a subtransaction; PostgreSQL looks them up more slowly from the 65th in one transaction
-	// on.
+	// With Do it costs four short statements in the claim's round trip, and a subtransaction: PostgreSQL looks those up
+	// more slowly from the 65th in one transaction on.
 	MaxWait time.Duration
 
 	// Tries is how many transactions Run begins at most. 0 means 10: about two seconds, with the pauses between them

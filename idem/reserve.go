@@ -45,19 +45,16 @@ type Reservation struct {
 //   - First call: Executed, and the reservation is this caller's: act, then Confirm.
 //   - The key is done: Duplicate, with the stored Value; nothing is written. It ended in a final failure:
 //     *[FinalError].
-//   - Another holder's lease lives: [ErrInProgress]. It never lasts longer than that lease.
-//   - A transaction holds the key, as one that confirms it: Reserve waits for it. With [Once.MaxWait], ErrInProgress
-//     after that long in all.
+//   - Another holder's lease lives: [ErrInProgress], for no longer than that lease.
+//   - A transaction holds the key: Reserve waits for it. With [Once.MaxWait], ErrInProgress after that long in all.
 //   - The lease ran out: taken over, Executed with the next attempt number. The earlier attempt may have taken effect:
 //     pass the same Key.External() to the provider again, and only while it remembers.
 //   - The key's time lies before the retention, and there is no row: [ErrExpired].
 //
 // Reserve owns a transaction, refuses a connection that is in one, and tries once: a conflict at REPEATABLE READ, or a
 // lost connection, is retryable. If its reply is lost, the row may be reserved until the lease ends. The Observer is
-// not told. Safe for concurrent use if db is.
-//
-// A pooler must keep a transaction on one connection. PgBouncer in statement mode does not: Reserve succeeds, and no
-// transaction begins in which Confirm could settle the key.
+// not told. Safe for concurrent use if db is. Behind PgBouncer in statement mode Reserve succeeds, and no transaction
+// begins in which Confirm could settle the key.
 func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) (Reservation, Outcome, error) {
 	c, err := o.claim(key)
 	if err != nil {
@@ -75,14 +72,12 @@ func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) 
 
 // Confirm settles the key as done, with a value for duplicates (at most dedup.MaxValueBytes; nil: none), in the
 // caller's transaction, which also applies the provider's answer. The lease may have run out, as long as nobody took
-// over.
+// over. Duplicates of a [Call] decode value as JSON.
 //
-// It is [ErrLostLease], too, where tx at REPEATABLE READ has a snapshot older than the reservation, or the search path
-// leads an unqualified table name to another table. If there is no row at all, the error's text names both reasons.
+// It is [ErrLostLease], too, if tx at REPEATABLE READ has a snapshot older than the reservation, or the search path
+// leads an unqualified table name to another table; if there is no row at all, the error's text names both reasons.
 // After an error, ErrLostLease among them, tx is failed, so that this holder's writes cannot be committed; unless
 // nothing was sent, see [Do]. The caller owns tx.
-//
-// Duplicates of a [Call] decode value as JSON: to settle such a key by hand, give it the JSON of its answer.
 func (r Reservation) Confirm(ctx context.Context, tx pgx.Tx, value []byte) error {
 	return r.translate(r.held.Confirm(inside(ctx, tx), pg.FromPgxTx(tx), value))
 }

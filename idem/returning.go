@@ -17,9 +17,9 @@ import (
 // bytes that are not UTF-8 in a string, no spelling of a json.RawMessage. T must be one that JSON decodes into, not an
 // interface with methods. Numbers that T holds as any become float64 (9007199254740993 ends in 2): give them a type.
 //
-// Storing costs the first delivery one more statement; with Run, the row is written a second time. The value goes only
-// into the row that this call has claimed. If fn has undone the claim, or changed the search path so that an
-// unqualified table name leads elsewhere, that is an *[Error] of stage "store", and nothing is committed.
+// Storing costs the first delivery one more statement; with Run, the row is written a second time. If fn has undone the
+// claim, or changed the search path so that an unqualified table name leads elsewhere, that is an *[Error] of stage
+// "store", and nothing is committed.
 type Returning[T any] struct {
 	// Once holds the settings. Calls of one table and key must agree on T.
 	Once Once

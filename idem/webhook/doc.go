@@ -13,7 +13,7 @@
 //	err := h.Validate()    // at start
 //	http.Handle("/stripe", h)
 //
-// [Inbox] stores the event and returns: the sender is answered at once, and a worker of package inbox handles it later.
+// [Inbox] stores the event, so that the sender is answered at once, and a worker of package inbox handles it later.
 // [SinkFunc] makes a Sink of a function that gets the key, such as one that calls idemsql.Run.
 //
 // # Answers
@@ -35,19 +35,16 @@
 //	        away, or did not answer the COMMIT; the body stopped       delivery finds out
 //
 // A 503 has a Retry-After if the wait is known. An answer never says more than its status. An effect that panics aborts
-// the connection, as in net/http: the sender repeats.
+// the connection, as in net/http. A signature that is too old gets a 401: whoever replays a captured request must not
+// be told to go on. Stripe and Standard Webhooks repeat after a 401 as after a 500. 400 is never used: Apple is
+// reported not to repeat after one.
 //
-// A signature that is too old gets a 401 though a retry, signed anew, might pass: whoever replays a captured request
-// must not be told to go on. Stripe and Standard Webhooks repeat after a 401 as after a 500. 400 is never used: Apple
-// is reported not to repeat after one.
-//
-// When the sender hangs up, the effect goes on to its end, or to [Handler].Timeout, and the retry finds it done. GitHub
-// does not retry by itself.
+// When the sender hangs up, the effect goes on to its end, or to [Handler].Timeout, and the retry finds it done.
 //
 // # Senders
 //
-// What each documents, and so what a table must do. [Sender].Table sets dedup.Table.Resends, and dedup.Verify reports a
-// retention that is too short. The default retention covers all of them.
+// What each documents. [Sender].Table sets dedup.Table.Resends by it, and dedup.Verify reports a retention that is too
+// short. The default retention covers all of them. The sources are with each type.
 //
 //	sender             id, unique                  repeats by itself        by hand       order  retention at least
 //	Stripe             id in the body, per event   up to 3 days             30 days       none   30 days
@@ -56,21 +53,16 @@
 //	Standard Webhooks  webhook-id, per message     the sender's matter;     the sender's  none   76 hours, or what
 //	                                               75 h 35 min in the spec                       the sender says
 //
-// The sources are with each type. [Event].Time is for a guard against late events, as in package upsert, as far as the
-// type's comment says.
-//
 // # Keys
 //
 // An event's key is (source, endpoint, id): the sender's name, [Handler].Endpoint as the operation, and the id. Two
-// endpoints are two effects: each runs once, though both get the event. (Shopify sends an event once for each
-// subscription.) Several servers of one endpoint share its name.
-//
+// endpoints are two effects: each runs once, though both get the event. Several servers of one endpoint share its name.
 // Nothing else of a delivery decides about a duplicate: no header that counts retries, no signature or its time, and no
-// hash of the body, which may differ from attempt to attempt (Stripe's counts pending deliveries).
+// hash of the body, which may differ from attempt to attempt.
 //
 // # Bodies
 //
 // The body is read whole, up to MaxBody, before the sender is known. So a request can hold about twice that for as long
-// as ReadTimeout. How many at once is for the http.Server, or a proxy before it. Nothing of a body is looked at before
-// its signature was found good.
+// as ReadTimeout; the http.Server, or a proxy before it, limits how many do. Nothing of a body is looked at before its
+// signature was found good.
 package webhook
