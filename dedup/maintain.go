@@ -7,9 +7,10 @@ import (
 )
 
 // Maintain keeps the table in order. Run it at least once a day, in one process or in several. Of [Plain] and [Hash] it
-// purges, as [Table.Purge] does. Of [Weekly] it makes the partitions of 8 weeks to come (if that fails, the error names
-// the last week that has one), and fixes what a killed run left half done. It drops partitions whose keys have expired:
-// Retention and a day after the end of their week, by the database's clock. Some it keeps, and names in Stats:
+// purges, as [Table.Purge] does. Of [Weekly] it makes the partitions of 8 weeks to come, and fixes what a killed run
+// left half done. If it cannot make one, the error names the last week that has one. It drops partitions whose keys
+// have expired: Retention and a day after the end of their week, by the database's clock. Some it keeps, and names in
+// Stats:
 //
 //   - one that holds a key which is not done (reserved, unfinished), until the next time;
 //   - one that it has not made: by hand, or from before the table was renamed or moved. Rename or drop it yourself.

@@ -12,8 +12,8 @@ import (
 	"github.com/pgonce/pgonce/internal/tables"
 )
 
-// DefaultRetention is how long a key is kept if its [Table] does not say: 35 days, longer than the longest documented
-// resend of a large sender (Google Pub/Sub can keep a message for 31 days).
+// DefaultRetention is how long a key is kept if its [Table] does not say: 35 days. The longest documented resend of a
+// large sender is 31 days, Google Pub/Sub's.
 const DefaultRetention = tables.DefaultRetention
 
 // The longest source, operation and key that a table stores, in bytes. Together they stay well below the 2,704 bytes of

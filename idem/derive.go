@@ -21,7 +21,7 @@ const derived = "//"
 //	refund := charge.Derive("refund", refundID) // as idempotent as the charge
 //
 // k's operation is not part of it. A charge and a shipment of one source and id have the same Derive("cancel"), so only
-// one would be cancelled: name what is undone ("cancel-charge"), or give the parts. A fault of k stays; [Key.Validate]
+// one would be cancelled. Name what is undone ("cancel-charge"), or give the parts. A fault of k stays; [Key.Validate]
 // finds a faulty part.
 func (k Key) Derive(operation string, parts ...string) Key {
 	if k.Validate() != nil {

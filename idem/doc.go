@@ -1,9 +1,9 @@
 // Package idem makes the effect of a message happen once in PostgreSQL, however often the message is delivered.
 //
-// [Do] inserts a key into a table and runs your function only if the row is new, in one transaction: key and effect are
-// committed together or not at all. The table's primary key is the guarantee, never a lookup. [Run] does the same in a
-// transaction of its own, with retries. Nothing is promised outside that transaction: a mail that fn sends is sent
-// again when the transaction has to run again.
+// [Do] inserts a key into a table and runs your function only if the row is new. Both are in one transaction: key and
+// effect are committed together or not at all. The table's primary key is the guarantee, never a lookup. [Run] does the
+// same in a transaction of its own, with retries. Nothing is promised outside that transaction: a mail that fn sends is
+// sent again when the transaction has to run again.
 //
 // # Basic use
 //

@@ -62,7 +62,7 @@ const hashedPrefix = "%sha256:"
 // Key names one effect of one message. Only a [Scope] makes one. It is a small value, comparable with == (time and
 // payload included) and safe to copy. The zero Key is not valid.
 //
-// Every session must have client_encoding UTF8, which lib/pq sets and pgx leaves to the server: in LATIN1 a part that
+// Every session must have client_encoding UTF8, which lib/pq sets and pgx leaves to the server. In LATIN1 a part that
 // is not ASCII makes another key, and the effect happens twice. [dedup.Verify] finds it. A database whose encoding
 // lacks a letter refuses the key.
 type Key struct {

@@ -18,8 +18,8 @@ import (
 // interface with methods. Numbers that T holds as any become float64 (9007199254740993 ends in 2): give them a type.
 //
 // Storing costs the first delivery one more statement; with Run, the row is written a second time. If fn has undone the
-// claim, or changed the search path so that an unqualified table name leads elsewhere, that is an *[Error] of stage
-// "store", and nothing is committed.
+// claim, that is an *[Error] of stage "store", and nothing is committed. So it is if fn's search path leads an
+// unqualified table name elsewhere.
 type Returning[T any] struct {
 	// Once holds the settings. Calls of one table and key must agree on T.
 	Once Once

@@ -15,8 +15,7 @@
 // error of its own. [Retryable] says whether the whole transaction may run again. [CommitUnknown] is for the error of a
 // COMMIT, which has three answers: yes, no, and unknown. [Code], [Constraint] and [Is] are for everything else.
 //
-// It recognises errors of pgx v5 and v4, of database/sql over pgx/stdlib, of lib/pq, and of any driver whose errors
-// have a method SQLState() string, through any wrapping that [errors.As] sees through. The functions that take an error
-// accept nil, and are safe for concurrent use. [IgnoreDuplicate] and [SendBatch] are as safe as the transaction or pool
-// that they are given.
+// It recognises errors of pgx v5 and v4, pgx/stdlib, lib/pq, and any driver whose errors have a method SQLState()
+// string. They may be wrapped as [errors.As] knows it. The functions that take an error accept nil, and are safe for
+// concurrent use. [IgnoreDuplicate] and [SendBatch] are as safe as the transaction or pool that they are given.
 package pgerr

@@ -48,11 +48,10 @@ type spec struct {
 // tag is ignored. A column that no clause names is read into [Result.Stored] and never written: an id, a default, a
 // generated column.
 //
-// A value is stored as pgx by itself stores it, whatever the driver. Where drivers disagree, or the field could not
-// take the value back, it is refused before anything is written: with [ErrInvalidRow], or with a [*VerifyError] at the
-// first use where the type tells. A time goes into a timestamp without time zone as its clock shows, and comes back in
-// UTC (over pgx in the codec's ScanLocation). Bytes are a uuid's 16, a bytea, or text; never the text of a number or of
-// a time.
+// A value is stored as pgx by itself stores it, whatever the driver. It is refused before anything is written if
+// drivers disagree, or the field could not take it back. That is [ErrInvalidRow], or a [*VerifyError] at the first use
+// if the type tells. A time goes into a timestamp without time zone as its clock shows, and comes back in UTC (over pgx
+// in the codec's ScanLocation). Bytes are a uuid's 16, a bytea, or text; never the text of a number or of a time.
 //
 // What comes back depends on no setting of the session. What goes in may:
 //

@@ -26,8 +26,8 @@ type Summary struct {
 	Failed int
 }
 
-// ExecMany applies rows as [Stmt.Exec] would, in few statements: one for each 1,000 rows or 1 MiB, and one more for
-// rows that share their version with another row of their key, or that a rival changed in between.
+// ExecMany applies rows as [Stmt.Exec] would, in few statements: one for each 1,000 rows or 1 MiB. One more follows for
+// rows that share their version with another row of their key, or that a rival changed.
 //
 // Each row is judged by the row that was stored before the call. (Of more than 2,000 rows with one key, some are judged
 // by what the call has written.) Of the newer rows with one key only the newest is written (with FirstWins the first,

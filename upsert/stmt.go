@@ -18,9 +18,8 @@ import (
 // another database, or a schema that the search path puts in its place, needs its own.
 //
 // The first use reads the table's columns from the catalog (one more round trip) and keeps them. They are read anew
-// after ALTER TABLE has changed the precision of a column, and after errors that such a change may cause: an error of
-// the server, [ErrVersionConflict] and [ErrUnsettled]. (A column that gets its first precision shows itself by one of
-// these, once.)
+// after ALTER TABLE has changed a column's precision. So they are after errors that this may cause: the server's,
+// [ErrVersionConflict] and [ErrUnsettled]. (A column that gets its first precision shows itself by one of these, once.)
 type Stmt[T any] struct{ p *plan }
 
 // Outcome says what an upsert did. The zero Outcome comes with an error; only [ErrUnreadable] comes with another.
@@ -66,8 +65,8 @@ type Result[T any] struct {
 //
 //   - It does not say what it did. It waits for rivals, and locks the row also when it is stale.
 //   - It does not refuse what Exec refuses: a NULL version, tie-breaker or key, MaxSkew, a row outside the predicate.
-//   - It takes every operator from pg_catalog. Where the type of a key or of a version is an extension's, use Exec:
-//     citext as a key is compared by its case here, and a type that is no text fails with 42883.
+//   - It takes every operator from pg_catalog. If the type of a key or a version is an extension's, use Exec. Here
+//     citext as a key is compared by its case, and a type that is no text fails with 42883.
 //   - It fills in no defaults. Where nothing is stored, a NULL for a NOT NULL column of SetIfNotNull fails with 23502,
 //     and so does a deletion's NULL for one of Set. Exec stores the default.
 func (s *Stmt[T]) SQL() (sql string, columns []string) {

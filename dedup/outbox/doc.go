@@ -2,8 +2,8 @@
 //
 // [Append] stores an event in the transaction that changes your data, so both are committed or neither is. A [Relay]
 // hands committed events to your [Publisher], and deletes them when the broker has confirmed. Any number of relays may
-// run. A relay that dies after the broker's answer has published, and the next one publishes again: the consumer takes
-// [Event].ID as its key for package idem, and there the effect happens once.
+// run. A relay that dies after the broker's answer has published, and the next one publishes again. The consumer takes
+// [Event].ID as its key for package idem, so that the effect happens once.
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		if _, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1)`, order); err != nil {
@@ -23,7 +23,7 @@
 // # Order
 //
 // Events with one Key are published one after the other, in the order of the numbers that Append gave them. Two
-// transactions that append for one key at once have an order only if they exclude each other: let both change or lock
+// transactions that append for one key at once have an order only if they exclude each other. Let both change or lock
 // the same row (the order, the account) before they append. Otherwise a number may be lower and its COMMIT later. Such
 // an event is published when it is committed: none is skipped.
 //

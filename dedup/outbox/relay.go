@@ -19,9 +19,10 @@ type Publisher interface {
 	// after one of the same key that failed. An [EventErrors] tells what became of each, and one of [ErrUnavailable]
 	// says that no event is to blame; see the package's table. A panic is an error, too.
 	//
-	// It must return soon after ctx has ended: after three quarters of the lease for one event, and after half of that
-	// for several, so that they can be tried one by one. It may be called by several goroutines at once, with events of
-	// different keys, and again with events that it has published. It must not change the events, nor keep them.
+	// It must return soon after ctx has ended. For one event that is after three quarters of the lease, for several
+	// after half of that, so that they can be tried one by one. It may be called by several goroutines at once, with
+	// events of different keys, and again with events that it has published. It must not change the events, nor keep
+	// them.
 	Publish(ctx context.Context, events []Event) error
 }
 

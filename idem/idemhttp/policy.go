@@ -18,9 +18,9 @@ const (
 	Refuse
 )
 
-// DefaultPolicy commits 2xx and 3xx. It refuses the 4xx that only the request decides. It discards all others: those
-// that time, a rival or another login may change (401, 407, 408, 409, 421, 423, 424, 425, 429), a 4xx that no standard
-// names (419, 440 and 499 are used for sessions that ended and clients that went), 1xx and 5xx.
+// DefaultPolicy commits 2xx and 3xx. It refuses the 4xx that only the request decides. It discards all others: 1xx,
+// 5xx, and 401, 407, 408, 409, 421, 423, 424, 425, 429, which time, a rival or another login may change. So it does a
+// 4xx that no standard names (419, 440 and 499 are used for sessions that ended and clients that went).
 func DefaultPolicy(status int) Fate {
 	switch {
 	case never(status):

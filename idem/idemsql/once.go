@@ -70,8 +70,8 @@ type Once struct {
 // the connection is lost, the server cannot be told to fail tx. Then Do rolls tx back, for database/sql would close the
 // rows and commit. Roll back yourself a tx that has neither Rollback nor Raw.
 //
-// A tx without the methods Commit and Rollback is first asked, in two statements, whether it is in a transaction: a
-// *sql.DB is refused, for it would commit the key before the effect. A *sql.Tx that was ended in SQL text is an
+// A tx without the methods Commit and Rollback is first asked, in two statements, whether it is in a transaction. So a
+// *sql.DB is refused: it would commit the key before the effect. A *sql.Tx that was ended in SQL text is an
 // *[idem.Error] with pgx/stdlib, and nothing is sent; so it is for [Once.Forget] and [Reservation.Confirm]. With lib/pq
 // nobody can tell: without MaxWait the claim is committed alone. Do finds that after fn, and returns an *[idem.Error]
 // of idem.StageFn; the key stays. End transactions by Commit and Rollback only.

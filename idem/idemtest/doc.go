@@ -18,8 +18,8 @@
 // Setup makes its tables, those of package dedup included. TestMain needs nothing; see [Child].
 //
 // How a handler avoids repeats does not matter: package idem, a table of your own, and nothing at all are tested alike.
-// The kit does not see effects outside the database (a second database is outside) unless a Probe shows them, what is
-// left in sequences, and what only many machines or much time bring about.
+// The kit does not see what is left in sequences, and what only many machines or much time bring about. It sees effects
+// outside the database, a second one included, only if a Probe shows them.
 //
 // # Finding what you need
 //

@@ -70,10 +70,10 @@ type Kit[D any] struct {
 	// Tables are the tables to compare, with or without schema. None given: all of the database, except extensions'.
 	Tables []string
 
-	// Ignore lists further columns, as "table.column", that may differ from run to run. The kit finds and logs these by
-	// itself: columns whose default is not immutable (now(), gen_random_uuid(), nextval), identity and generated
-	// columns, and columns that differ between two undisturbed runs, the second with sequences that have moved on (a
-	// reference to an id, a time that the handler sets). Rows are counted and compared without them.
+	// Ignore lists further columns, as "table.column", that may differ from run to run. The kit finds and logs by
+	// itself identity and generated columns, and those whose default is not immutable (now(), gen_random_uuid(),
+	// nextval). It also finds columns that differ between two undisturbed runs, the second with sequences that have
+	// moved on: a reference to an id, a time that the handler sets. Rows are counted and compared without them.
 	Ignore []string
 
 	// Probe returns the effects elsewhere, a line for each: the mails in a fake mailbox, the charges of a fake

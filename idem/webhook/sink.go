@@ -10,8 +10,8 @@ import (
 
 // Sink takes events. [Effect] is one; one that stores them, to work later, is another.
 type Sink interface {
-	// Accept returns nil when the event is safe: its effect is committed, by this call or an earlier one for the same
-	// key, or whatever will bring it about is. The Handler answers 200 then; for errors see the package documentation.
+	// Accept returns nil when the event is safe: its effect is committed, or whatever will bring it about is, by this
+	// call or an earlier one for the same key. The Handler answers 200 then; for errors see the package documentation.
 	// One of idem's counts as there, also wrapped. ErrMalformed is a 422, for an event that no retry can make better;
 	// if a new version of the program might understand it, return an error of your own, for a 500. ctx ends after the
 	// Handler's Timeout. It is called by several goroutines at once, for one key, too.
