@@ -64,8 +64,8 @@
 //
 // With a Lease, the handler runs in no transaction: a row is reserved before it and settled after it, as by
 // [idem.Call]. The handler passes [Key].External() to its provider, and writes to the database in [Then]. If it dies,
-// or its answer is not kept, the next request after the lease runs it again. The external key is the same, as long as
-// the provider Remembers. Else that gets 500, and the key waits for somebody who looks ([idem.Once.Pending]). Fail(ctx,
+// or its answer is not kept, the next request after the lease runs it again with the same external key, while the
+// provider Remembers. Later that gets 500, and the key waits for somebody who looks ([idem.Once.Pending]). Fail(ctx,
 // idem.Unsent(err)) tells of an error before anything was sent: the next request begins anew. Requests beside a running
 // one get 409 at once.
 package idemhttp
