@@ -36,12 +36,12 @@
 //
 // What a purge does with each kind of row:
 //
-//	done, inside of the window         stays
+//	done, inside the window            stays
 //	done, or finally failed, expired   goes
 //	reserved, its lease alive          stays, however old
-//	unfinished, or unknown             stays, however old: only a person or a reconciliation may settle it (idem.Once.Pending)
-//	not committed yet                  stays; its age counts from its transaction's beginning (with a time of its own from the claim)
-//	settled late, after its window     goes with the next purge: the window counts from the reservation, not from its end
+//	unfinished, or unknown             stays, however old, until it is settled (idem.Once.Pending)
+//	not committed yet                  stays; its age counts from BEGIN (with a time of its own: from the claim)
+//	settled late, after its window     goes with the next purge: the window counts from the reservation
 //
 // A purge leaves a hundredth of the window more, at most a day, for senders whose clocks run ahead. A raised retention
 // brings no purged keys back: it is in force once the longer time has passed.

@@ -18,7 +18,7 @@ type Problem struct {
 	Kind Kind
 
 	Message string // what is wrong, and what it would lead to
-	Fix     string // the statement that mends it, or advice in a comment; read it before you run it
+	Fix     string // the statement that fixes it, or advice in a comment; read it before you run it
 }
 
 // VerifyError lists every problem that [Verify] found, in the order in which to run their fixes. Stop at one that

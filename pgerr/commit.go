@@ -15,7 +15,7 @@ import (
 //	        an error of severity ERROR: the server rolled back (40001, a deferred constraint, ...)
 //	        25P03: the session had ended before COMMIT came
 //	        pgx.ErrTxCommitRollback: the transaction had failed before
-//	        pgx.ErrTxClosed, sql.ErrTxDone: nothing was sent. If an earlier Commit ended the transaction, its answer counts
+//	        pgx.ErrTxClosed, sql.ErrTxDone: nothing was sent. An earlier Commit's answer counts
 //	true    40003, 08xxx, XXxxx, and every other error of severity FATAL or PANIC
 //	        a lost connection, a context that was done, any other error
 //

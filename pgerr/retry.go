@@ -7,7 +7,7 @@ package pgerr
 //	        55P03                        lock_timeout, NOWAIT
 //	        08xxx without 08007          connection failed; PgBouncer's own refusals are 08P01
 //	        57P01 57P02 57P03 57P05      server stops, starts or recovers; idle session ended
-//	        26000                        a prepared statement is gone: the driver drops it from its cache, and makes it anew
+//	        26000                        a prepared statement is gone: the driver makes it anew
 //	        XX000 58000, of severity FATAL   how some poolers say that they have no server
 //	        25006                        read-only: after a failover, the connection may lead to a standby
 //	        53000 53100 53200 53300      out of a resource: disk, memory, connections

@@ -42,15 +42,15 @@
 // the same end, each attempt being noticed when the Lease is over, with the class "crash". Others that were being
 // handled in that process have an attempt counted, too.
 //
-//	the handler's end                             the message              attempts counted  its ErrorClass
-//	nil                                           handled                  -                 -
-//	an error                                      waits, or dead           one               the SQLSTATE; "timeout"; "error"
-//	one of [ErrFinal]                             dead at once             one               as above
-//	a panic                                       waits, or dead           one               "panic"
-//	nil after an SQL error that it swallowed      dead at once             one               "misuse"
-//	Commit or Rollback, by method or in SQL text  dead at once             one               "misuse"
-//	the process or the connection ends            waits, or dead           one               "crash"; the SQLSTATE; "error"
-//	Run's ctx ends, and the handler fails by it   waits, due at once       none              -
+//	the handler's end                             the message         attempts counted  its ErrorClass
+//	nil                                           handled             -                 -
+//	an error                                      waits, or dead      one               the SQLSTATE; "timeout"; "error"
+//	one of [ErrFinal]                             dead at once        one               as above
+//	a panic                                       waits, or dead      one               "panic"
+//	nil after an SQL error that it swallowed      dead at once        one               "misuse"
+//	Commit or Rollback, by method or in SQL text  dead at once        one               "misuse"
+//	the process or the connection ends            waits, or dead      one               "crash"; the SQLSTATE; "error"
+//	Run's ctx ends, and the handler fails by it   waits, due at once  none              -
 //
 // A COMMIT that is not answered is settled by the row's token. No attempt begins before the last one's transaction has
 // ended.

@@ -36,11 +36,11 @@
 // MaxAttempts it is parked. Meanwhile the later events of its key wait behind it, and other keys go on. [Table.Retry]
 // makes a parked event due again, and [Table.Discard] gives it up.
 //
-//	error of Publish           what the relay does                                            attempts counted
-//	nil                        deletes the events                                             -
-//	an [EventErrors]           deletes those with nil, holds the others and their keys        one, of the first that failed of each key
-//	one of [ErrUnavailable]    leaves everything as it is, and the lane alone for a while     none
-//	any other, or a panic      publishes the batch again, one event at a time                 one, of each event that fails alone
+//	error of Publish           what the relay does                                         attempts counted
+//	nil                        deletes the events                                          -
+//	an [EventErrors]           deletes those with nil, holds the others and their keys     one, of each key's first failure
+//	one of [ErrUnavailable]    leaves everything as it is, and the lane alone for a while  none
+//	any other, or a panic      publishes the batch again, one event at a time              one, of each that fails alone
 //
 // What has failed before is published after what is new, in a call of its own, and a lane with nothing else due is
 // taken every other time. So it holds up no other key. Until something of a lane was published the broker may be to

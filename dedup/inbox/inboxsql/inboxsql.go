@@ -1,7 +1,8 @@
 // Package inboxsql is package inbox for database/sql: pgx/stdlib, lib/pq, and what stands on them. The types are
 // inbox's, and so are states, order, failures and errors.
 //
-//	out, err := inboxsql.Store(ctx, db, inbox.Table{}, inbox.Message{Source: "stripe", Operation: "webhook", ID: event, Body: body})
+//	m := inbox.Message{Source: "stripe", Operation: "webhook", ID: event, Body: body}
+//	out, err := inboxsql.Store(ctx, db, inbox.Table{}, m)
 //
 //	err := inboxsql.Run(ctx, db, inbox.Worker{}, func(ctx context.Context, tx inboxsql.Tx, m inbox.Message) error {
 //		_, err := tx.ExecContext(ctx, `UPDATE subscriptions SET active = true WHERE id = $1`, string(m.Body))
