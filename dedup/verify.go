@@ -60,33 +60,27 @@ func (e *VerifyError) Except(kinds ...Kind) error {
 
 // Verify proves from the catalog that each table backs its keys; with none given, the zero [Table]. It returns nil when
 // all of it holds, a *[VerifyError] with every problem and its fix where not, and any other error when it could not
-// ask. Call it on the connections that claim, when the program starts or in its tests: it answers for the current role
-// and search path.
+// ask. Call it on the connections that claim, when the program starts or in its tests: it answers for the current role,
+// session and search path.
 //
-// It asks of the table:
+// Each [Kind] names what it looks for:
 //
-//   - is there a unique index on exactly the key's columns: valid, ready, immediate, without WHERE and expressions;
-//   - can none of the columns be NULL; is their collation "C"; are the defaults those that a claim relies on;
-//   - can no trigger, rule, foreign key, CHECK, EXCLUDE constraint, inheritance or row security refuse, change, keep,
-//     delete or hide a row;
-//   - can logical replication carry its updates and deletes, where they are published;
-//   - is it logged, and the one that the search path means; has the role the rights to claim;
-//   - does its Retention cover what its sender resends;
-//   - do the partitions of [Hash] take every key, and those of [Weekly] every week of the window and four to come; is
-//     the week a function of the key, by validated CHECKs; is no partition a default, half detached, not logged, or
-//     with an invalid index or a trigger of its own;
-//   - on Citus: is it of one node beside tables in shards, or the other way round (KindLocalTable: accept it if that
-//     table holds no effects); is it a reference table, replicated by statements, in a group with another collation, or
-//     spread otherwise than Table.Spread says.
-//
-// Of the session it asks whether commits survive a crash (synchronous_commit), and whether it stores keys as every
-// other session does (client_encoding); of the server, whether fsync and full_page_writes are on. A server for tests
-// that has them off sets pgonce.throwaway = on.
+//   - a unique index on exactly the key's columns: valid, ready, immediate, without WHERE and expressions;
+//   - columns that cannot be NULL, in collation "C", with the defaults that a claim relies on;
+//   - no trigger, rule, foreign key, CHECK, EXCLUDE constraint, inheritance or row security that can refuse, change,
+//     keep, delete or hide a row;
+//   - a logged table, the one that the search path means, with the rights to claim; a Retention that covers Resends;
+//   - partitions of [Hash] that take every key, and of [Weekly] every week of the window and four to come, by validated
+//     CHECKs; none a default, half detached, not logged, or with an invalid index or a trigger of its own;
+//   - replication that carries its updates and deletes; a place on Citus where key and effect cannot part;
+//   - synchronous_commit and client_encoding of the session; fsync and full_page_writes of the server. A server for
+//     tests that has these off sets pgonce.throwaway = on.
 //
 // What the catalog cannot tell is reported; accept it with [VerifyError.Except]:
 //
 //   - every enabled trigger on INSERT, UPDATE or DELETE: one that only writes elsewhere is KindTriggerAfter;
 //   - every CHECK that is not this library's, for it may refuse rows;
+//   - KindLocalTable: a table beside this one on Citus, which may hold effects;
 //   - KindNotPublished: other tables are published, and no publication has all of this one. A server that takes over
 //     from the copy has effects without their keys.
 //

@@ -48,17 +48,14 @@ type spec struct {
 // tag is ignored. A column that no clause names is read into [Result.Stored] and never written: an id, a default, a
 // generated column.
 //
-// A value is stored as pgx by itself stores it, whatever the driver. It is refused before anything is written if
-// drivers disagree, or the field could not take it back. That is [ErrInvalidRow], or a [*VerifyError] at the first use
-// if the type tells. A time goes into a timestamp without time zone as its clock shows, and comes back in UTC (over pgx
-// in the codec's ScanLocation). Bytes are a uuid's 16, a bytea, or text; never the text of a number or of a time.
+// A value is stored as pgx by itself stores it, whatever the driver. If drivers disagree, or the field could not take
+// it back, it is refused before anything is written. That is [ErrInvalidRow], or a [*VerifyError] at the first use if
+// the type tells. A time goes into a timestamp without time zone as its clock shows, and comes back in UTC (over pgx in
+// the codec's ScanLocation). Bytes are a uuid's 16, a bytea, or text; never a number's text or a time's.
 //
-// What comes back depends on no setting of the session. What goes in may:
-//
-//   - The server reads a string that is given: '01/02/2026' means what DateStyle says.
-//   - With array_nulls off no array is stored. With an lc_monetary that reads "1,234.56" otherwise than C, no money is.
-//     Both are the server's error.
-//   - Names that regclass and its like hold depend on the search path, as everywhere.
+// What comes back depends on no setting of the session. What goes in may: DateStyle reads '01/02/2026'; regclass and
+// its like read the search path. No array is stored with array_nulls off, and no money with an lc_monetary that reads
+// "1,234.56" otherwise than C: both are the server's error.
 func Into[T any](table string) Builder[T] {
 	return Builder[T]{spec{name: table, typ: reflect.TypeFor[T]()}}
 }
@@ -114,9 +111,8 @@ func (b Builder[T]) SetOnInsert(columns ...string) Builder[T] {
 // Version names the column that orders the events of an entity, then columns that settle ties. A row is written only if
 // it is newer than the stored one. The columns are compared in turn, and a stored NULL counts as oldest.
 //
-// The version comes from the event: its own time, or a sequence number of the source. Never use now(): with the time of
-// arrival, a late retry is the newest event of all. A time is cut to the microsecond, as PostgreSQL keeps it, so events
-// within one need a tie-breaker.
+// The version comes from the event: its own time, or a sequence number of the source. Never use now(): a late retry
+// would be the newest event of all. A time is cut to the microsecond, so events within one need a tie-breaker.
 //
 // A row is refused ([ErrInvalidRow]) if its version or a tie-breaker is NULL, not a number, infinite, or the zero
 // time.Time.
@@ -145,12 +141,12 @@ func (b Builder[T]) MaxSkew(d time.Duration) Builder[T] {
 
 // Tombstone names the column that marks an entity as deleted: a bool (deleted when true), or a column that is not NULL
 // when deleted (a *time.Time, a sql.Null). A deletion is an event like others, ordered by its version, and the row
-// stays to remember it. A "created" delivered late is [Stale]. An event newer than the deletion brings the entity back,
-// and clears the mark.
+// stays. A "created" delivered late is [Stale]; an event newer than the deletion brings the entity back, and clears the
+// mark.
 //
-// A deletion also decides the columns of Set, so that every order of arrival ends in the same row: it stores what it
-// brings, NULL too. For a NOT NULL column a NULL becomes the column's default; without a default the server refuses it
-// (23502). To keep the content of what was deleted, name its columns in [Builder.SetIfNotNull].
+// A deletion also decides the columns of Set: it stores what it brings, NULL too. For a NOT NULL column a NULL becomes
+// the column's default; without a default the server refuses it (23502). To keep the content, name its columns in
+// [Builder.SetIfNotNull].
 func (b Builder[T]) Tombstone(column string) Builder[T] {
 	if b.s.tombstone != "" {
 		b.s.problems = append(b.s.problems, fmt.Errorf("Tombstone is given twice"))
