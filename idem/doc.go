@@ -79,5 +79,6 @@
 //	fn's own error           whatever fn returned, unchanged               fn's to say   -       fn's to say
 //	Apply's own error        unchanged; the provider has been asked        no            -       Apply's to say
 //
-// [Retryable] is the column "again?": true for later. Where it is false, keep the message until somebody has looked.
+// [Retryable] is the column "again?", and [HTTPStatus] the last. Where Retryable is false, keep the message until
+// somebody has looked.
 package idem

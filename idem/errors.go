@@ -115,12 +115,9 @@ func (e *Error) Unwrap() error { return e.Err }
 // CommitUnknown is what pgerr.CommitUnknown asks: only an error of the commit can leave it open.
 func (e *Error) CommitUnknown() bool { return e.Unknown }
 
-// Retryable reports whether the same delivery, sent again later, may succeed without anybody's doing:
-//
-//   - another call held the key; a serialization failure or deadlock; a limit of time that was reached;
-//   - a lost or refused connection; a server that starts or is short of something; a COMMIT of unknown outcome;
-//   - an error of [Call].Send after which the next delivery makes another attempt;
-//   - a context that ended, or a closed pool: a consumer that shuts down must not send its message to the dead letters.
+// Retryable reports whether the same delivery, sent again later, may succeed without anybody's doing. It is the column
+// "again?" of the table in the package documentation. A context that ended and a closed pool are true: a consumer that
+// shuts down must not send its message to the dead letters. So is a limit of time that was reached.
 //
 // All else is false, nil too. Keep the message all the same: a missing table wants an operator, and then the delivery
 // again. pgerr.Retryable is about running a transaction again at once, and is false for reached limits.

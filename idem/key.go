@@ -80,7 +80,7 @@ func (s Scope) key(id string) Key {
 
 // OccurredAt returns the key with the event's own time, as the sender states it. It must be the same on every retry:
 // never the time of receipt, never a header that each attempt renews. A retry that comes after its row was purged then
-// gets [ErrExpired], and is not taken for a new message. A time too far ahead gets [ErrFuture]. Times are kept in
+// gets [ErrExpired], and is not taken for a new message; a time too far ahead gets [ErrFuture]. Times are kept in
 // microseconds.
 func (k Key) OccurredAt(t time.Time) Key {
 	if k.fault != (KeyError{}) {

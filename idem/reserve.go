@@ -118,10 +118,10 @@ type PendingKey struct {
 // Pending lists up to limit keys that are reserved or unfinished, those open for the longest first. An empty Source or
 // Operation of scope stands for all. A reconciliation, by a person or a job, begins with it. For each unfinished key:
 //
-//  1. [Once.Reserve] it. That takes it over whatever the provider remembers, and fences every earlier attempt. 2. Look
-//     at the provider, by Key.External() or by what else it knows. Not earlier: between a look and the reservation a
-//     delivery could make another attempt. 3. Confirm with the answer, Fail, or Void. If none is done in time, the
-//     lease runs out, and the key is open again.
+//  1. [Once.Reserve] it. That takes it over whatever the provider remembers, and fences every earlier attempt.
+//  2. Look at the provider, by Key.External() or by what else it knows. Not earlier: between a look and the reservation
+//     a delivery could make another attempt.
+//  3. Confirm with the answer, Fail, or Void. If none is done in time, the lease runs out, and the key is open again.
 //
 // It reads the whole table: the lease has no index, which keeps claims cheap. db may be a pool, a connection or a
 // transaction.

@@ -8,15 +8,10 @@ import (
 	"github.com/pgonce/pgonce/pgerr"
 )
 
-// HTTPStatus returns the status with which a handler answers a delivery, given the error of a call of this package: the
-// column "HTTP" of the table in the package documentation.
-//
-//   - nil: 200. That is right for Executed and for Duplicate.
-//   - Another call holds the key, or held it and left it open: 409.
-//   - The delivery itself stays wrong: 400 for a *[KeyError]; 422 for [ErrPayloadMismatch], [ErrExpired], [ErrFuture]
-//     and a *[FinalError].
-//   - [Retryable]: 503.
-//   - Everything else, fn's own errors among them: 500. A handler that knows them better asks first.
+// HTTPStatus returns the status with which a handler answers a delivery, given the error of a call of this package. It
+// is the column "HTTP" of the table in the package documentation: 200 for nil, 409 while another call holds the key,
+// 400 or 422 for a delivery that stays wrong, and 503 where [Retryable]. Everything else is 500, fn's own errors among
+// them: a handler that knows them better asks first.
 //
 // If [RetryAfter] is not 0, send it along. Safe for concurrent use.
 func HTTPStatus(err error) int {

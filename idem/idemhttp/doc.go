@@ -41,9 +41,8 @@
 //
 // # What is kept
 //
-// The status decides; see [DefaultPolicy]. 2xx and 3xx are committed. A 4xx that only the request decides is kept, but
-// what the handler wrote is rolled back. After 5xx, 401, 408, 409 and 429, after a panic, and if the client has gone,
-// everything is rolled back and nothing is kept: a retry runs the handler.
+// 2xx and 3xx. Of a 4xx that only the request decides, the response alone; see [DefaultPolicy]. Of 5xx, 401, 408, 409
+// and 429, of a panic, and if the client has gone, nothing: a retry runs the handler.
 //
 // Every retry gets a kept response until its key is purged. The table's retention is the time that you promise to your
 // clients: publish it.
