@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Ages is an [Observer] that remembers how late duplicates come: the one thing that a retention has to be sized by. The
-// zero value works. It is safe for concurrent use, must not be copied, and passes every event on to Next.
+// Ages is an [Observer] that remembers how late duplicates come, which is what a retention must be sized by. The zero
+// value works. It is safe for concurrent use, and must not be copied.
 //
 //	ages := &dedup.Ages{Next: metrics}
 //	payments := idem.Once{Table: table, Observer: ages}
@@ -20,12 +20,11 @@ import (
 //		log.Print(a) // stripe: 1204 duplicates, the oldest after 71h12m0s: 8 % of 840h0m0s
 //	}
 //
-// It counts what came since it was made, in this process, and holds a few numbers for each source, for at most 1,000 sources;
-// further ones count together, as the source "". What came after its key was purged ran again, and is no duplicate: a
-// highest age near to the retention means that there may have been such. Of keys with a time of their own it is known: they
-// were refused, and are counted as Expired.
+// It counts since it was made, in this process, for at most 1,000 sources; further ones count together, as the source
+// "". What came after its key was purged ran again, and is no duplicate: a highest age near the retention hints at
+// that. Keys with a time of their own were refused instead, and count as Expired.
 type Ages struct {
-	// Next, where not nil, is told of every event, too.
+	// Next, if not nil, is told of every event, too.
 	Next Observer
 
 	mu   sync.Mutex
@@ -50,11 +49,11 @@ type SourceAges struct {
 	// Highest is the highest age of an original at its duplicate.
 	Highest time.Duration
 
-	// Expired counts the keys that were refused because their time lies before the retention (idem.ErrExpired). Whether they were
-	// duplicates nobody knows any more.
+	// Expired counts the keys refused because their time lies before the retention (idem.ErrExpired). Nobody knows
+	// whether they were duplicates.
 	Expired int64
 
-	// Share is the part of the retention that Highest has used, and at least 1 where something was Expired. From 0.8 on, be
+	// Share is the part of the retention that Highest has used, and at least 1 if anything Expired. From 0.8 on, be
 	// careful: what comes late may come later.
 	Share float64
 
@@ -112,7 +111,7 @@ func (a *Ages) add(e Event) {
 	s.Within[i]++
 }
 
-// Report returns what is known of t's sources since the Ages was made, those that have used the most of t's retention first.
+// Report returns what is known of t's sources, those first that have used the most of t's retention.
 func (a *Ages) Report(t Table) []SourceAges {
 	resolved, err := t.below().Resolve()
 	if err != nil {

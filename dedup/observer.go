@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Observer is told what became of each call. The library depends on no metrics package: write the few lines that turn an
-// [Event] into your counters and histograms.
+// Observer is told what became of each call. Turn an [Event] into your counters and histograms; no metrics package is
+// needed here.
 type Observer interface {
-	// Observe is called once for each call, after it, in the caller's goroutine, and possibly by many at once: it must
-	// be quick, must not panic, and must be safe for concurrent use. ctx is the call's, and may be done.
+	// Observe is called once for each call, after it, in the caller's goroutine. It must be quick, must not panic, and
+	// must be safe for concurrent use. ctx is the call's, and may be done.
 	Observe(ctx context.Context, e Event)
 }
 
@@ -37,35 +37,32 @@ const (
 	PurgeFailed Outcome = "purge_failed" // a purge, or Maintain, ended early, by an error or the end of its context
 )
 
-// Event describes one call, or one purge, which has no Source and no Operation. No field but Err can
-// hold a key or a payload.
+// Event describes one call, or one purge (without Source and Operation). No field but Err can hold a key or a payload.
 type Event struct {
 	Table, Source, Operation string
 
 	Outcome Outcome
 	Code    string // the SQLSTATE, where the server gave one
 
-	// Err is the error that the call returns, or one that says that fn has panicked. None of the library's own holds a
-	// key or a payload; what fn's own holds, only fn knows.
+	// Err is the error that the call returns, or one that says that fn has panicked. The library's own errors hold no
+	// key and no payload; what fn's own holds, only fn knows.
 	Err error
 
-	// Stage is where in the call Err came, as idem.Error.Stage says it; empty for an error of fn's.
+	// Stage is where in the call Err came, as in idem.Error.Stage; empty for fn's own error.
 	Stage string
 
-	// Waited is the time that claiming took, nearly all of it the wait for another transaction that held the key. The
-	// round trips of the claim are in it, so it is never 0.
+	// Waited is the time that claiming took, round trips included, so it is never 0. Nearly all of a long one is the
+	// wait for another transaction that held the key.
 	Waited time.Duration
 
-	// Held is how long this call held the key, from the claim to the end of the call: the time that a concurrent
-	// duplicate waits at least. With Do the caller holds it for longer, until the transaction ends. Of a purge it is the
-	// time that it took.
+	// Held is how long this call held the key, from the claim to the call's end; a concurrent duplicate waits at least
+	// as long. With Do the caller's transaction holds it longer, until its end. Of a purge it is the time that it took.
 	Held time.Duration
 
-	// Rows is, for a purge, how many keys it has deleted.
+	// Rows is how many keys a purge has deleted.
 	Rows int64
 
-	// Age is, for a Duplicate, and for a FinalFailure that was stored before, how long before this call the original was
-	// claimed, by the server's clock. Its highest values say how long a retention the sender needs; see [Ages]. (One that is
-	// Expired came later than that.)
+	// Age is, for a Duplicate and for a FinalFailure stored before, how long before this call the original was claimed,
+	// by the server's clock. Its highest values size a retention; see [Ages].
 	Age time.Duration
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/pgonce/pgonce/internal/tables"
 )
 
-// ErrBusy: another purge of the same table is running, in this process or in another one. That one does the work.
+// ErrBusy: another purge of the same table is running, in this process or another, and does the work.
 var ErrBusy = tables.ErrBusy
 
-// DB is what [Migrate] and a purge need to begin their transactions: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or
-// a wrapper of one. They use one connection at a time. With database/sql see idemsql.Maintain and idemsql.Clean.
+// DB begins the transactions of [Migrate] and of a purge: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper
+// of one. They use one connection at a time. With database/sql see idemsql.Maintain and idemsql.Clean.
 type DB interface {
 	Querier
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
@@ -26,29 +26,28 @@ type Stats struct {
 	Deleted int64 // keys deleted, or to be deleted where it was only counted; what is surely committed
 	Skipped int64 // batches left to the next purge, for somebody had locked one of their rows
 
-	// Of layout Weekly: the partitions that were made (or attached again), dropped, and kept though they have expired, because
-	// they hold keys that are not done, or are not Maintain's own.
+	// Of layout Weekly: the partitions that were made (or attached again), dropped, and kept though expired, for they
+	// hold keys that are not done, or are not Maintain's own.
 	Made, Dropped, Kept []string
 
 	Took time.Duration
 }
 
-// Purge deletes the keys that have expired: those that are done, and were claimed longer ago than Retention. It is
-// [Cleaner.Purge] with the defaults of a [Cleaner].
+// Purge deletes the keys that are done and have expired. It is [Cleaner.Purge] with the defaults of a [Cleaner].
 func (t Table) Purge(ctx context.Context, db DB) (Stats, error) {
 	return Cleaner{Table: t}.Purge(ctx, db)
 }
 
-// PurgeSQL returns a purge as one statement, for a scheduler inside of the database, so that no program has to run. It
-// deletes what [Table.Purge] deletes, in batches of eight pages (about 500 rows) with a COMMIT and a rest after each, and ends at
-// once where another purge of the table is running. With pg_cron:
+// PurgeSQL returns a purge as one statement, for a scheduler in the database. It deletes what [Table.Purge] deletes, in
+// batches of eight pages (about 500 rows), with a COMMIT and a rest after each. It ends at once where another purge of
+// the table is running. With pg_cron:
 //
 //	SELECT cron.schedule('purge processed_events', '17 * * * *', $job$ ... $job$)
 //
-// with the statement in place of the dots. It must be run by itself: a transaction around it fails it, with 2D000. A
-// statement_timeout of its role is one for the whole purge, which begins with the first page again the next time: it should be
-// longer than that takes. The retention is written into it, so schedule it anew when that changes. PurgeSQL panics where
-// [Table.Validate] would return an error, and for layout [Weekly], which is not purged.
+// with the statement in place of the dots. Run it by itself: inside a transaction it fails with 2D000. A
+// statement_timeout of its role must be longer than the whole purge, which starts over each time. The retention is
+// written into it, so schedule it anew when that changes. PurgeSQL panics where [Table.Validate] returns an error, and
+// for layout [Weekly].
 func (t Table) PurgeSQL() string {
 	sql, err := tables.Cleaner{Table: t.below()}.PurgeSQL()
 	if err != nil {
@@ -57,34 +56,33 @@ func (t Table) PurgeSQL() string {
 	return sql
 }
 
-// Cleaner purges or maintains a table, once or again and again. Its zero value works on the zero [Table]. It is a plain value, safe for
-// concurrent use.
+// Cleaner purges or maintains a table, once or again and again. Its zero value works on the zero [Table]. It is a plain
+// value, safe for concurrent use.
 type Cleaner struct {
 	Table Table
 
-	// Batch is the number of keys that one transaction deletes at the most; a claim of one of them waits for it. 0 means
-	// 500, which takes a few milliseconds. A page of the table is never split (about 70 keys; of each partition).
+	// Batch is how many keys one transaction deletes at most; a claim of one of them waits for it. 0 means 500, which
+	// takes a few milliseconds. A page of the table is never split (about 70 keys; of each partition).
 	Batch int
 
-	// Rest is how long to rest between two batches, as a multiple of the time that the last one took, and at most a second. 0
-	// means 4: the purge then works a fifth of the time. Negative means no rest. A session rests inside of a transaction
-	// that has done nothing yet: an idle_in_transaction_session_timeout should be more than a second.
+	// Rest is how long to rest between batches, as a multiple of the last batch's time, and at most a second. 0 means
+	// 4: the purge works a fifth of the time. Negative means no rest. A session rests inside a transaction that has
+	// done nothing yet, so set idle_in_transaction_session_timeout to more than a second.
 	Rest int
 
-	// Interval is the time from the end of what Run does once to the beginning of the next, give or take a tenth. 0 means
+	// Interval is the time from the end of one round of Run to the beginning of the next, give or take a tenth. 0 means
 	// an hour.
 	Interval time.Duration
 
-	// Observer, where not nil, is told of every purge and maintenance, as [Purged] or [PurgeFailed].
+	// Observer, if not nil, is told of every purge and maintenance, as [Purged] or [PurgeFailed].
 	Observer Observer
 
-	// Done, where not nil, is called by Run each time, with what Maintain returned: an event holds numbers only, and here are the
-	// whole error and, of Weekly, the names of the partitions that were kept. An err that is [ErrBusy] is no failure.
-	// Run waits for it. ctx is Run's.
+	// Done, if not nil, gets what Maintain returned, from Run, each time: the whole error and, of Weekly, the names of
+	// the partitions that were kept. An err that is [ErrBusy] is no failure. Run waits for Done. ctx is Run's.
 	Done func(ctx context.Context, s Stats, err error)
 }
 
-// Validate reports whether c can be a cleaner. It does not look at a database.
+// Validate reports whether c can be a cleaner, without looking at a database.
 func (c Cleaner) Validate() error {
 	if _, err := c.below().Check(); err != nil {
 		return fmt.Errorf("dedup: %w", err)
@@ -117,35 +115,33 @@ func answered(s tables.Stats, err error) (Stats, error) {
 	return Stats(s), err
 }
 
-// Purge deletes the keys that have expired, once. A key stays for Retention after its claim, by the database's clock, and
-// then for a hundredth of that (at most a day) longer; what is not done (reserved, unfinished, with an unknown result)
-// stays for ever. It goes through the table from its beginning to its end, in transactions of at most Batch keys with a
-// rest between them, and needs no index. It reads all of the table each time, and so takes time also where nothing has
-// expired: see internal/RUNS.md for a table of 10 million keys.
+// Purge deletes the expired keys, once: those claimed more than Retention ago, by the database's clock, and a hundredth
+// of that (at most a day). What is not done (reserved, unfinished, with an unknown result) stays for ever. It reads the
+// whole table, needs no index, and deletes in transactions of at most Batch keys with a rest between them. See
+// internal/RUNS.md for 10 million keys.
 //
-//   - A claim of a key that is just being deleted waits for that batch. When it commits, the claim is the first one of its
-//     key, and Executed; when it is rolled back, a Duplicate. Other claims do not wait.
-//   - A row that somebody else has locked is waited for 100 ms at the most; then its batch is left to the next purge.
-//   - Of several purges of one table at a time one works, and the others return [ErrBusy].
-//   - When ctx ends, or the connection is lost, or the process dies: what has been committed is gone, nothing else, and the
-//     next purge goes on. Stats say what had been done; a COMMIT that was not answered is not in them.
+//   - A claim of a key that is just being deleted waits for that batch. If it commits, the claim is Executed; if it is
+//     rolled back, a Duplicate. Other claims do not wait.
+//   - A row that somebody has locked is waited for 100 ms at most; then the next purge gets its batch.
+//   - Of several purges of one table one works, and the others return [ErrBusy].
+//   - When ctx ends, the connection is lost, or the process dies, only what was committed is gone, and the next purge
+//     goes on. Stats say what had been done, without a COMMIT that was not answered.
 //
-// Purge owns its transactions, at READ COMMITTED, and holds one connection. It needs SELECT and DELETE on the table, and
-// works behind PgBouncer in transaction mode. Any error but ErrBusy and ctx's is the server's, or of the connection.
+// Purge owns its transactions, at READ COMMITTED, and holds one connection. It needs SELECT and DELETE on the table,
+// and works behind PgBouncer in transaction mode. Any error but ErrBusy and ctx's is the server's, or the connection's.
 func (c Cleaner) Purge(ctx context.Context, db DB) (Stats, error) {
 	return answered(c.below().Purge(ctx, pg.WriterPgx(db)))
 }
 
-// Count counts the keys that Purge would delete now: a dry run. It reads the whole table, and takes no lock that anybody
-// could wait for.
+// Count counts the keys that Purge would delete now. It reads the whole table, and takes no lock that anybody could
+// wait for.
 func (c Cleaner) Count(ctx context.Context, db Querier) (Stats, error) {
 	return answered(c.below().Count(ctx, pg.FromPgx(db)))
 }
 
-// Run maintains the table until ctx ends ([Table.Maintain]): for the first time within a minute (within Interval, where
-// that is shorter), then every Interval. It may run in every process of a service: the times are random, and of several
-// that meet one works. What fails is told to Observer and Done, and tried again at the next time: without either nobody
-// hears of it.
+// Run calls [Table.Maintain] until ctx ends: first within a minute (within Interval, if shorter), then every Interval.
+// It may run in every process of a service: the times are random, and of several that meet one works. Failures go to
+// Observer and Done, and are tried again at the next time; without either nobody hears of them.
 //
 // Run returns ctx's error, or at once one that says what is wrong with c.
 func (c Cleaner) Run(ctx context.Context, db DB) error {

@@ -18,14 +18,14 @@ type Problem struct {
 	Kind Kind
 
 	Message string // what is wrong, and what it would lead to
-	Fix     string // the statement that mends it, or advice in a comment; read it before you run it
+	Fix     string // the statement that fixes it, or advice in a comment; read it before you run it
 }
 
-// VerifyError lists every problem that [Verify] found, in the order in which their fixes can be run. Stop at one that
-// fails: what keeps a key unique so far is dropped by a later one, or by the one that replaces it.
+// VerifyError lists every problem that [Verify] found, in the order in which to run their fixes. Stop at one that
+// fails: a later one, or its replacement, drops what keeps a key unique so far.
 type VerifyError struct{ Problems []Problem }
 
-// Error gives a line to each problem, with the statement that mends it.
+// Error gives a line to each problem, with the statement that fixes it.
 func (e *VerifyError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d problem(s), to be fixed in this order", len(e.Problems))
@@ -39,8 +39,7 @@ func (e *VerifyError) Error() string {
 	return b.String()
 }
 
-// Except returns e without the problems of the kinds given, for a program that accepts them knowingly, and nil where none
-// is left:
+// Except returns e without the problems of the kinds given, and nil where none is left:
 //
 //	var found *dedup.VerifyError
 //	if errors.As(err, &found) {
@@ -59,35 +58,33 @@ func (e *VerifyError) Except(kinds ...Kind) error {
 	return left
 }
 
-// Verify proves from the catalog that each table backs its keys; with none given, the zero [Table]. It asks: is there
-// a unique index on exactly the key's columns; is it valid, ready, immediate, without WHERE and expressions; can none
-// of the columns be NULL; is their collation "C"; are the defaults those that a claim relies on; can no trigger,
-// rule, foreign key, CHECK, EXCLUDE constraint, inheritance or row security refuse, change, keep, delete or hide a row;
-// can logical replication carry its updates and deletes, where they are published; is the table a logged one, and the
-// one that the search path means; has the current role the rights to claim; and does the table's Retention cover what
-// its sender resends. Of the session it asks whether what it commits survives a crash of
-// the server (synchronous_commit), and whether it stores keys as every other session does (client_encoding); of the
-// server, whether fsync and full_page_writes are on. A server for tests that has them off sets pgonce.throwaway = on.
+// Verify proves from the catalog that each table backs its keys; with none given, the zero [Table]. It returns nil when
+// all of it holds, a *[VerifyError] with every problem and its fix where not, and any other error when it could not
+// ask. Call it on the connections that claim, when the program starts or in its tests: it answers for the current role,
+// session and search path.
 //
-// Of partitioned layouts it asks as well: do the partitions of [Hash] take every key, and those of [Weekly] every week of the
-// window and four to come; is the week a function of the key, proved by validated CHECKs; is there no default partition, and
-// none that is half detached, not logged, or has an invalid index or a trigger of its own.
+// Each [Kind] names what it looks for:
 //
-// Where Citus is, it asks how the table lies on its nodes: is it a table of one node beside tables in shards, or the other way
-// round is such a table beside it (KindLocalTable, for it may hold effects: accept it where it holds none); is it a reference
-// table, replicated by statements, in a group with another collation, or spread in another way than Table.Spread says.
+//   - a unique index on exactly the key's columns: valid, ready, immediate, without WHERE and expressions;
+//   - columns that cannot be NULL, in collation "C", with the defaults that a claim relies on;
+//   - no trigger, rule, foreign key, CHECK, EXCLUDE constraint, inheritance or row security that can refuse, change,
+//     keep, delete or hide a row;
+//   - a logged table, the one that the search path means, with the rights to claim; a Retention that covers Resends;
+//   - partitions of [Hash] that take every key, and of [Weekly] every week of the window and four to come, by validated
+//     CHECKs; none a default, half detached, not logged, or with an invalid index or a trigger of its own;
+//   - replication that carries its updates and deletes; a place on Citus where key and effect cannot part;
+//   - synchronous_commit and client_encoding of the session; fsync and full_page_writes of the server. A server for
+//     tests that has these off sets pgonce.throwaway = on.
 //
-// Every enabled trigger on INSERT, UPDATE or DELETE is reported, for the catalog does not say what its function does.
-// Accept one that only writes elsewhere with Except(KindTriggerAfter). Every CHECK that is not this library's is
-// reported, for the catalog does not say which rows it refuses.
+// What the catalog cannot tell is reported; accept it with [VerifyError.Except]:
 //
-// Where other tables are published and no publication has all of this one, a server that takes over from the copy has
-// effects without their keys. That is KindNotPublished. The catalog does not say what a publication is for: accept it
-// with Except where yours feeds something else.
+//   - every enabled trigger on INSERT, UPDATE or DELETE: one that only writes elsewhere is KindTriggerAfter;
+//   - every CHECK that is not this library's, for it may refuse rows;
+//   - KindLocalTable: a table beside this one on Citus, which may hold effects;
+//   - KindNotPublished: other tables are published, and no publication has all of this one. A server that takes over
+//     from the copy has effects without their keys.
 //
-// It returns nil when all of it holds, a *[VerifyError] with every problem where not, and any other error when it could
-// not ask. It reads pg_catalog only, takes no lock that a claim could wait for, and answers for the current role and search
-// path: call it on the connections that claim, at the start of the program or in its tests. Safe for concurrent use.
+// It reads pg_catalog only, and takes no lock that a claim could wait for. Safe for concurrent use.
 func Verify(ctx context.Context, db Querier, all ...Table) error {
 	problems, err := tables.Verify(ctx, pg.FromPgx(db), below(all))
 	if err := verified(problems, err); err != nil {

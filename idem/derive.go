@@ -13,18 +13,16 @@ import (
 // "/": the refund ("b", "c") of order "a" would be the refund "c" of order ("a", "b").
 const derived = "//"
 
-// Derive returns the key of another operation on the same id: a compensation, or the second step of a saga. It has the
-// source of k, the operation given, and k's id, with parts behind it where there are any; it drops time and payload, for
-// those were the message's. Different ids, or different parts, never give one key: where the id ends and the parts begin
-// is part of it. Charge and refund of one order:
+// Derive returns the key of another operation on the same id: a compensation, or the next step of a saga. It has k's
+// source and id, the operation given, and any parts; not k's time and payload. Different ids, or different parts, never
+// give one key.
 //
 //	charge := payments.Key(orderID)
 //	refund := charge.Derive("refund", refundID) // as idempotent as the charge
 //
-// The operation of k is no part of it: a charge and a shipment of one source and id have the same Derive("cancel"), and so
-// one of the two would be cancelled. Name the operation for what it undoes ("cancel-charge"), or give the parts. Without
-// parts there is one derived key for each source, id and operation. A fault of k stays, and a faulty part is found by
-// [Key.Validate].
+// k's operation is not part of it. A charge and a shipment of one source and id have the same Derive("cancel"), so only
+// one would be cancelled. Name what is undone ("cancel-charge"), or give the parts. A fault of k stays; [Key.Validate]
+// finds a faulty part.
 func (k Key) Derive(operation string, parts ...string) Key {
 	if k.Validate() != nil {
 		return k
@@ -57,10 +55,10 @@ func (s Scope) faulty(f KeyError) Key {
 // seen one form of a key must never be shown another one for the same effect.
 const externalVersion = "pgonce1_"
 
-// External returns the key for somebody else's idempotency: an Idempotency-Key header of Stripe's and the like. It is
-// the same for the same source, operation and id in every version of this library, different for different ones, 51
-// characters of printable ASCII (Stripe takes up to 255), and reveals nothing of the id: it is a SHA-256. Time and payload
-// are not part of it. Of a key that is not valid it is empty.
+// External returns the key for another system's idempotency, such as Stripe's Idempotency-Key. It is 51 characters of
+// printable ASCII (Stripe takes up to 255), a SHA-256 that reveals nothing of the id. Source, operation and id make it,
+// not time and payload; where they differ, it differs. It is the same in every version of this library. Of a key that
+// is not valid it is empty.
 func (k Key) External() string {
 	if k.Validate() != nil {
 		return ""

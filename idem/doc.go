@@ -1,9 +1,9 @@
 // Package idem makes the effect of a message happen once in PostgreSQL, however often the message is delivered.
 //
-// [Do] inserts a key into a table and runs your function only when the row is new, in one transaction: key and effect
-// are committed together or not at all. The primary key of that table is the guarantee; nothing is decided by a lookup.
-// [Run] does the same in a transaction of its own, with the retries that a transaction needs. What idem does not promise
-// is anything outside of that transaction: a mail that fn sends is sent again when the transaction has to run again.
+// [Do] inserts a key into a table and runs your function only if the row is new. Both are in one transaction: key and
+// effect are committed together or not at all. The table's primary key is the guarantee, never a lookup. [Run] does the
+// same in a transaction of its own, with retries. Nothing is promised outside that transaction: a mail that fn sends is
+// sent again when the transaction has to run again.
 //
 // # Basic use
 //
@@ -21,64 +21,30 @@
 //		return nil
 //	}
 //
-// The table is made by [github.com/pgonce/pgonce/dedup.Migrate], and proven by [github.com/pgonce/pgonce/dedup.Verify].
+// [github.com/pgonce/pgonce/dedup.Migrate] makes the table, and [github.com/pgonce/pgonce/dedup.Verify] proves it.
 //
 // # Finding what you need
 //
 //   - Keys: [Scope.Key], [Scope.HashedKey], [Key.OccurredAt], [Key.WithPayload], [Key.Validate].
-//   - Running once: [Do] in your transaction, [Run] in one of its own; [Once] holds their settings. A batch: [Once.DoMany].
+//   - Running once: [Do] in your transaction, [Run] in one of its own; [Once] holds their settings. A batch:
+//     [Once.DoMany].
 //   - A value that duplicates get, too: [Returning].
-//   - Effects outside of the database: [Call], or its parts, [Once.Reserve] and [Reservation]; [Key.External] and
-//     [Key.Derive] for what a provider, or a compensation, needs of a key.
-//   - Looking and mending: [Once.Lookup], [Once.Pending], [Once.Forget].
+//   - Effects outside the database: [Call], or its parts, [Once.Reserve] and [Reservation]; [Key.External] and
+//     [Key.Derive] for a provider, or a compensation.
+//   - Looking and fixing: [Once.Lookup], [Once.Pending], [Once.Forget].
 //   - Errors: [Retryable], [Error], [KeyError], and the sentinels below.
 //
 // # Effects outside the database
 //
-// A charge at a payment provider cannot be rolled back, and the process can die when the provider has charged and the
-// database does not know yet. [Call] puts a reservation around it: a row that is committed before the call, with a lease
-// and the number of the attempt, and settled after it, in the transaction that applies the answer. Who finds a
-// reservation whose lease is over cannot know whether the call was made. It makes it again, with the same external key,
-// as long as the provider still recognises that key; afterwards it does not, and returns [ErrUnknown].
+// A charge at a payment provider cannot be rolled back, and the process can die before the database knows of it. [Call]
+// commits a reservation before the call, with a lease and the number of the attempt. It settles it afterwards, in the
+// transaction that applies the answer. When a lease is over, nobody here knows whether the call was made. The next
+// attempt makes it again, with the same external key, while the provider still recognises that key. Afterwards it
+// returns [ErrUnknown]; [Once.Pending] says how to settle that. STATES.md, beside this file, has the states of a key
+// and every move.
 //
-// The states of a key, and every move between them:
-//
-//	            Reserve             lease over, Release
-//	no row ----------------> reserved ----------------> unfinished
-//	 | ^                     | | ^                       | |  |
-//	 | |                     | | +-- Reserve, Extend ----+ |  |
-//	 | +---- Release, Void --+-|---------------------------+  |
-//	 |                         |                              |
-//	 |                         +-- Confirm -------------------+---> done
-//	 |                         +-- Fail ----------------------+---> finally failed
-//	 +------ Do, Run ---------------------------------------------> done
-//
-//	from                  to              by                               on condition that
-//	no row                reserved        Reserve, Call                    the row is new
-//	no row                done            Do, Run                          the row is new
-//	reserved              unfinished      time                             -
-//	reserved              unfinished      a Call that got no answer        it is the holder
-//	unfinished            reserved        Reserve, Call: another attempt   the lease is over; a Call's fits into Remembers
-//	reserved, unfinished  reserved        Extend                           it is the holder
-//	reserved, unfinished  done            Confirm, Call                    it is the holder
-//	reserved, unfinished  finally failed  Fail, a Call's Final             it is the holder
-//	reserved, unfinished  no row          Void                             it is the holder
-//	reserved, unfinished  no row          Release, a Call's Unsent         it is the holder, of the first attempt
-//	reserved, unfinished  unfinished      Release, a Call's Unsent         it is the holder, of a later attempt
-//	done, finally failed  no row          Forget, a purge                  it is settled
-//
-// Each move is one statement that holds its whole condition (Extend, Confirm, Fail, Void and Release are methods of
-// [Reservation]; for Reserve see [Once.Reserve]). The holder is told by the number of its attempt and the
-// time of the row's creation, so that after a take-over every move of the old one fails with [ErrLostLease] and changes
-// nothing. Both are the server's, as is the clock by which leases end: no statement takes a time from a client, except the
-// event's own ([Key.OccurredAt]).
-//
-// What ErrUnknown leaves is for somebody who can look at the provider, a person or a job: list it with [Once.Pending], reserve
-// each key, look, and then either confirm it with what was found, in the transaction that applies it, or void it, so
-// that the next delivery begins anew. The example of Once.Pending does that.
-//
-// A compensation is an effect of its own, with a key derived from the first one's: a refund is
-// charge.Derive("refund", refundID), as idempotent as the charge. Never undo a charge by forgetting its key.
+// A compensation is an effect of its own, with a key derived from the first one's: a refund is charge.Derive("refund",
+// refundID). Never undo a charge by forgetting its key.
 //
 // # Errors
 //
@@ -113,5 +79,6 @@
 //	fn's own error           whatever fn returned, unchanged               fn's to say   -       fn's to say
 //	Apply's own error        unchanged; the provider has been asked        no            -       Apply's to say
 //
-// [Retryable] is the column "again?": true for later. Where it is false, keep the message until somebody has looked.
+// [Retryable] is the column "again?", and [HTTPStatus] the last. Where Retryable is false, keep the message until
+// somebody has looked.
 package idem

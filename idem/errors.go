@@ -14,37 +14,36 @@ import (
 	"github.com/pgonce/pgonce/pgerr"
 )
 
-// What a caller branches on, with errors.Is. Each comes wrapped in an *[Error]. None of them is a duplicate, and none
-// means that the message may be acknowledged without a thought; the table in the package documentation says what to do.
+// What a caller branches on, with errors.Is. Each comes wrapped in an *[Error]. None is a duplicate, and none means
+// that the message may simply be acknowledged: see the table in the package documentation.
 var (
-	// ErrInProgress: another call holds the key; whether its effect will stand is not known yet. The same delivery
-	// should come again later.
+	// ErrInProgress: another call holds the key, and may still fail. The same delivery should come again later.
 	ErrInProgress = claim.ErrInProgress
 
-	// ErrUnfinished: the key was reserved and its lease has run out, so its effect may be half done.
+	// ErrUnfinished: the key's reservation has run out, so its effect may be half done.
 	ErrUnfinished = claim.ErrUnfinished
 
 	// ErrPayloadMismatch: the key was used before with another payload ([Key.WithPayload]).
 	ErrPayloadMismatch = claim.ErrPayloadMismatch
 
 	// ErrExpired: the key's time ([Key.OccurredAt]) lies before the table's retention, and there is no row. It may have
-	// been processed and purged, so it is not run again.
+	// been processed and purged, so it is not run.
 	ErrExpired = claim.ErrExpired
 
-	// ErrFuture: the key's time lies in the future of the database's clock, by more than 24 hours on a table of layout
-	// dedup.Weekly, and by more than a two-hundredth of the retention (at most 12 hours; 4 hours and 12 minutes of 35 days) on
-	// others. It is not run: by such a time it could not be told later whether the key has left the window.
+	// ErrFuture: the key's time lies too far ahead of the database's clock, so it is not run: nobody could tell later
+	// whether the key has left the window. The limit is 24 hours on a table of layout dedup.Weekly. On others it is a
+	// two-hundredth of the retention, at most 12 hours; 4 hours and 12 minutes of 35 days.
 	ErrFuture = claim.ErrFuture
 
 	// ErrNotFound: [Once.Lookup] or [Once.Forget] found no row.
 	ErrNotFound = claim.ErrNotFound
 
-	// ErrNested: a call that writes a key was made inside of that key's own fn. It would wait for itself, or take for a
+	// ErrNested: a call that writes a key was made inside that key's own fn. It would wait for itself, or take for a
 	// duplicate what has not happened yet. Both calls fail, for the code is wrong; see [Do].
 	ErrNested = claim.ErrNested
 )
 
-// FinalError is what a call gets whose key has ended in a failure that no retry can mend.
+// FinalError says that the key has ended in a failure that no retry can help.
 type FinalError struct {
 	Value []byte // what the failing call stored about it
 	Err   error  // in the call that failed: the error itself; in a duplicate: nil
@@ -53,7 +52,7 @@ type FinalError struct {
 // Error does not print the value.
 func (e *FinalError) Error() string { return "the key ended in a final failure" }
 
-// Unwrap returns the error that the call failed with, where this is that call.
+// Unwrap returns the error that the call failed with, if it is this call.
 func (e *FinalError) Unwrap() error { return e.Err }
 
 // Stage is where in a call an error came.
@@ -88,8 +87,8 @@ type Error struct {
 	// Stage is where it came.
 	Stage Stage
 
-	// Unknown is true where COMMIT was not answered and what came of it could not be found out: the effect is there once,
-	// or not at all. The same key, delivered again, gets the right answer. See pgerr.CommitUnknown.
+	// Unknown is true if COMMIT was not answered and its result could not be found out: the effect is there once, or
+	// not at all. The same key, delivered again, gets the right answer. See pgerr.CommitUnknown.
 	Unknown bool
 
 	Err error // the cause: a sentinel of this package, or the error of the server or driver
@@ -116,14 +115,12 @@ func (e *Error) Unwrap() error { return e.Err }
 // CommitUnknown is what pgerr.CommitUnknown asks: only an error of the commit can leave it open.
 func (e *Error) CommitUnknown() bool { return e.Unknown }
 
-// Retryable reports whether the same delivery, sent again later, may succeed without anybody's doing: another call
-// held the key, a serialization failure or deadlock, a lost or refused connection, a server that is starting or short
-// of something, a limit of time that was reached, an error of [Call].Send after which the next delivery makes another
-// attempt, a context that ended or a pool that was closed (a consumer that shuts down must not send what it was at to
-// the dead letters), a COMMIT of unknown outcome. Everything else is false, a nil error too. False does not mean that
-// the message may be thrown away: a missing table, say, wants an operator, and then the delivery again.
+// Retryable reports whether the same delivery, sent again later, may succeed without anybody's doing. It is the column
+// "again?" of the table in the package documentation. A context that ended and a closed pool are true: a consumer that
+// shuts down must not send its message to the dead letters. So is a limit of time that was reached.
 //
-// It is about the delivery, pgerr.Retryable about running a transaction again at once: that one is false for reached limits.
+// All else is false, nil too. Keep the message all the same: a missing table wants an operator, and then the delivery
+// again. pgerr.Retryable is about running a transaction again at once, and is false for reached limits.
 func Retryable(err error) bool {
 	var e *Error
 	var final *FinalError

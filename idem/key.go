@@ -11,20 +11,20 @@ import (
 	"github.com/pgonce/pgonce/internal/front"
 )
 
-// Scope says where keys come from and what is done with them: Source is who made the id ("stripe", "orders-topic"),
-// Operation is the effect ("activate-subscription"). Both are columns of the key, so that one id of two sources, or of
-// two operations, is two keys. A Scope is usually a package variable.
+// Scope says where keys come from and what is done with them: Source made the id ("stripe", "orders-topic"), Operation
+// is the effect ("activate-subscription"). Both are columns of the key: one id of two sources, or of two operations, is
+// two keys. A Scope is usually a package variable.
 //
-// Each is 1 to 255 bytes of UTF-8 without NUL, and not white space alone; [Key.Validate] tells.
+// Each is 1 to 255 bytes of UTF-8, without NUL, and not only white space; [Key.Validate] tells.
 type Scope struct{ Source, Operation string }
 
-// Key returns the key of an id in this scope. An id of several parts (tenant, type, id) is given as several arguments:
-// different parts never make the same key, Key("a/b") is not Key("a", "b"). No SQL is sent and no error returned: a
-// faulty part is reported by [Key.Validate], and by every function that takes the key, before any SQL.
+// Key returns the key of an id in this scope. Give an id of several parts (tenant, type, id) as several arguments:
+// different parts never make the same key, Key("a/b") is not Key("a", "b"). It sends no SQL and returns no error.
+// [Key.Validate] reports a faulty part, and so does every function that takes the key, before any SQL.
 //
-// The stored form is readable: the parts joined by "/", with "%" and "/" inside a part written as %25 and %2F. It must
-// have at most 1,024 bytes; longer ones are for [Scope.HashedKey]. Parts must not be empty or blank (white space
-// alone), must be UTF-8, without NUL.
+// The stored form is readable: the parts joined by "/", with "%" and "/" inside a part written as %25 and %2F. It has
+// at most 1,024 bytes; [Scope.HashedKey] is for longer ones. Parts must be UTF-8 without NUL, and not empty or only
+// white space.
 func (s Scope) Key(parts ...string) Key {
 	k := s.key("")
 	if k.fault != (KeyError{}) {
@@ -40,10 +40,10 @@ func (s Scope) Key(parts ...string) Key {
 	return s.key(encode(parts))
 }
 
-// HashedKey returns the key of an id that is too long to store, or secret: the stored form is the SHA-256 of what
-// [Scope.Key] would store, of any length, and reveals nothing of the parts that could not be guessed. It is never the
-// same as a key that Key makes. It also suits jobs named by (operation, entity, version). Parts must not be empty or
-// blank; else they may hold any bytes.
+// HashedKey returns the key of an id that is secret, or too long to store. The stored form is the SHA-256 of what
+// [Scope.Key] would store, of any length; what can be guessed can be found from it. It never equals a key that Key
+// makes. It also suits jobs named by (operation, entity, version). Parts may hold any bytes, but must not be empty or
+// blank.
 func (s Scope) HashedKey(parts ...string) Key {
 	k := s.key("")
 	if k.fault != (KeyError{}) {
@@ -59,12 +59,12 @@ func (s Scope) HashedKey(parts ...string) Key {
 // hashedPrefix cannot begin what encode returns: there, a "%" is always followed by 25 or 2F.
 const hashedPrefix = "%sha256:"
 
-// Key names one effect of one message. Only a [Scope] makes one. It is a small value, comparable with == (time and payload
-// included) and safe to copy. The zero Key is not valid.
+// Key names one effect of one message. Only a [Scope] makes one. It is a small value, comparable with == (time and
+// payload included) and safe to copy. The zero Key is not valid.
 //
-// A key is sent in UTF-8. Every session must say so (client_encoding = UTF8, which lib/pq sets and pgx leaves to the
-// server): one in LATIN1 stores another key where a part is not ASCII, and the effect happens twice. [dedup.Verify]
-// finds it. A database of an encoding that lacks a letter refuses the key.
+// Every session must have client_encoding UTF8, which lib/pq sets and pgx leaves to the server. In LATIN1 a part that
+// is not ASCII makes another key, and the effect happens twice. [dedup.Verify] finds it. A database whose encoding
+// lacks a letter refuses the key.
 type Key struct {
 	facts
 	fault KeyError
@@ -79,10 +79,9 @@ func (s Scope) key(id string) Key {
 }
 
 // OccurredAt returns the key with the event's own time, as the sender states it. It must be the same on every retry:
-// never the time of receipt, never a header that each attempt renews. A key whose time lies before the table's retention
-// is refused with [ErrExpired], so that a retry that comes after its row was purged is not taken for a new message; and with
-// [ErrFuture] where it is so far ahead of the database's clock that this could not be told.
-// Times are kept in microseconds.
+// never the time of receipt, never a header that each attempt renews. A retry that comes after its row was purged then
+// gets [ErrExpired], and is not taken for a new message; a time too far ahead gets [ErrFuture]. Times are kept in
+// microseconds.
 func (k Key) OccurredAt(t time.Time) Key {
 	if k.fault != (KeyError{}) {
 		return k
@@ -96,8 +95,8 @@ func (k Key) OccurredAt(t time.Time) Key {
 }
 
 // WithPayload returns the key with the SHA-256 of the message's body. A later call with the same key and another body
-// gets [ErrPayloadMismatch] instead of Duplicate. Give it the bytes as they came: a body that was decoded and encoded
-// again may differ. A call without a payload, or a row stored without one, is not compared.
+// gets [ErrPayloadMismatch] instead of Duplicate. Give it the bytes as they came: a body decoded and encoded again may
+// differ. A call, or a row, without a payload is not compared.
 func (k Key) WithPayload(b []byte) Key {
 	k.facts = front.WithPayload(k.facts, b)
 	return k
@@ -109,18 +108,18 @@ func (k Key) Scope() Scope {
 	return Scope{n.Source, n.Operation}
 }
 
-// ID returns the stored form of the parts, without the scope. It is empty where the key is not valid.
+// ID returns the stored form of the parts, without the scope. It is empty if the key is not valid.
 func (k Key) ID() string { return front.NameOf(k.facts).ID }
 
-// String returns source, operation and id joined by "/", with "%" and "/" inside of source and operation escaped as in
+// String returns source, operation and id joined by "/", with "%" and "/" in source and operation escaped as in
 // [Scope.Key]. It holds the id: do not log it where ids are secret.
 func (k Key) String() string {
 	n := front.NameOf(k.facts)
 	return escape(n.Source) + "/" + escape(n.Operation) + "/" + n.ID
 }
 
-// Validate returns a *[KeyError] where the key cannot be stored, and nil otherwise. Every function of this package that
-// takes a key calls it first, before any SQL.
+// Validate returns a *[KeyError] if the key cannot be stored, else nil. Every function that takes a key calls it before
+// any SQL.
 func (k Key) Validate() error {
 	switch {
 	case k.fault != (KeyError{}):

@@ -20,25 +20,25 @@ type Result struct {
 	Err error
 }
 
-// DoMany is [Do] for a batch: it claims all keys in one statement, and calls fn once, with the places in keys of those
-// that are new. Two round trips claim the batch, one where every key is new. There is a Result for each key, in order.
+// DoMany is [Do] for a batch: it claims all keys in one statement, and calls fn once, with the places in keys of the
+// new ones. It takes two round trips, one if every key is new. There is a [Result] for each key, in order; a batch of
+// 10,000 keys is still one statement.
 //
 //   - First call: the rows are new, fn runs, and their Results say Executed. They count when the caller commits.
-//   - Duplicates: their rows are there, committed or written earlier in tx. Their Results say Duplicate. Where nothing is
-//     new, fn is not called.
-//   - A key that is in the batch twice counts once: the first is new, the later ones are duplicates of it. Each is
-//     answered as a call behind the ones before it would be: by its own payload hash, and its own time.
-//   - Concurrent duplicates: DoMany waits for the transactions that hold keys. With MaxWait, the batch is ErrInProgress
-//     after that long in all, nothing of it is claimed, and tx stays usable. Where a purge
-//     made DoMany claim twice, and the second claim waited in vain, tx is failed.
+//   - Duplicates: their Results say Duplicate. If nothing is new, fn is not called.
+//   - A key that is twice in the batch counts once; the later ones are duplicates. Each is answered by its own payload
+//     hash, and its own time.
+//   - Concurrent duplicates: DoMany waits. With MaxWait, the batch is ErrInProgress after that long in all, nothing of
+//     it is claimed, and tx stays usable. If a purge made DoMany claim twice, and the second claim waited in vain, tx
+//     is failed.
 //   - Trouble of one key ([Result].Err) does not stop the others.
 //   - fn fails: as with Do, tx is failed, and no key of the batch stays.
 //
-// Any other error is of the whole batch, leaves tx as Do does, and comes without Results. The keys are claimed in an
-// order of their own: two batches that share keys do not deadlock. A batch and single calls in one transaction can, see Do.
+// Any other error is of the whole batch, leaves tx as Do does, and comes without Results. Two batches that share keys
+// do not deadlock: the keys have an order of their own. A batch and single calls in one transaction can, see Do.
 //
-// In fn, a call of any key of the batch that is new is [ErrNested]. The observer is told of each key. A batch of 10,000
-// keys is one statement still; it holds its rows until tx ends. The caller owns tx. fn must not be nil.
+// In fn, a call of any new key of the batch is [ErrNested]. The observer is told of each key. The caller owns tx. fn
+// must not be nil.
 func (o Once) DoMany(
 	ctx context.Context, tx pgx.Tx, keys []Key, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error,
 ) ([]Result, error) {

@@ -33,81 +33,71 @@ func (o Outcome) String() string {
 	return "none"
 }
 
-// DB is what [Run] needs to begin its transaction: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of
-// one. A pgx.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not
-// compile; a connection that is in a transaction is refused. Over a wrapper a duplicate takes one round trip more,
-// for its ROLLBACK.
+// DB begins the transaction of [Run]: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, or a wrapper of one. A pgx.Tx does
+// not fit, so Run inside a transaction does not compile; a connection that is in one is refused. Over a wrapper a
+// duplicate takes one more round trip, for its ROLLBACK.
 type DB interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Once is how keys are claimed: the table, and how long and how often to try. Like sync.Once, its zero value works; it
-// is a plain value, safe for concurrent use, and usually a field of the service that uses it.
+// Once is how keys are claimed: the table, and how long and how often to try. Its zero value works. It is a plain
+// value, safe for concurrent use, and usually a field of the service that uses it.
 type Once struct {
 	// Table is the dedup table; the zero Table is processed_events.
 	Table dedup.Table
 
 	// MaxWait is the longest that a call waits, in all, for other transactions that hold the key; then it returns
-	// [ErrInProgress]. It is counted in the server, rounded up to 1 ms. A smaller statement_timeout or lock_timeout of
-	// yours still ends the claim earlier, with its own error. 0 waits for as long as the context and those allow. With
-	// Do, MaxWait costs four short statements in the claim's round trip; a context that ends during the wait, instead,
-	// costs the transaction and its connection.
+	// [ErrInProgress]. 0 waits as long as the context and the server's limits allow. The server counts it, rounded up
+	// to 1 ms. A smaller statement_timeout or lock_timeout of yours ends the claim earlier, with its own error. A
+	// context that ends during the wait costs the transaction and its connection.
 	//
-	// Where MaxWait has ended, a last look tells why, in up to one second more: 10 ms for each lock. It claims a key that
-	// nobody holds. A table that is locked itself (DDL) is 55P03 then, and a server that is slow 57014, both [Retryable].
-	// Of a lock on the table, however, pgx may have to wait while it prepares the claim, before any limit is sent: a
-	// lock_timeout of the session bounds that.
+	// After MaxWait a last look tells why, in up to one more second: 10 ms for each lock. It claims a key that nobody
+	// holds. A locked table (DDL) is 55P03 then, and a slow server 57014, both [Retryable]. While pgx prepares the
+	// claim it may wait for a lock on the table before any limit is sent; a lock_timeout of the session bounds that.
 	//
-	// Each Do with MaxWait is a subtransaction, and from the 65th in one transaction on PostgreSQL looks them up more
-	// slowly.
+	// With Do it costs four short statements in the claim's round trip, and a subtransaction: PostgreSQL looks those up
+	// more slowly from the 65th in one transaction on.
 	MaxWait time.Duration
 
-	// Tries is how many transactions Run begins at the most. 0 means 10, less is refused: with the pauses between them
-	// (exponential, at most 1 s, random), about two seconds.
+	// Tries is how many transactions Run begins at most. 0 means 10: about two seconds, with the pauses between them
+	// (exponential, at most 1 s, random). Less is refused.
 	Tries int
 
 	// TxOptions are those of Run's transactions. The zero value is the server's default isolation.
 	TxOptions pgx.TxOptions
 
-	// Observer, where not nil, is told of every call.
+	// Observer, if not nil, is told of every call.
 	Observer dedup.Observer
 }
 
-// Do runs fn once for key, in the caller's transaction. It inserts the key's row, and calls fn only when that row is
-// new: the primary key of the table decides, never a lookup. Key and effect stand or fall together with tx.
+// Do runs fn once for key, in the caller's transaction. It inserts the key's row, and calls fn only if that row is new.
+// Key and effect stand or fall together with tx.
 //
-//   - First call: the row is new, fn runs, and Do returns Executed. It counts when the caller commits.
-//   - Duplicate: the row is there, committed (or written earlier in tx); Do returns Duplicate, fn is not called, nothing is
-//     written, and tx is as usable as before.
+//   - First call: fn runs, and Do returns Executed. It counts when the caller commits.
+//   - Duplicate: the row is there, committed (or written earlier in tx). Do returns Duplicate; fn is not called,
+//     nothing is written, and tx stays usable.
 //   - Concurrent duplicate: Do waits for the transaction that holds the key. If that commits, Duplicate; if it rolls
 //     back, this call runs fn. With [Once.MaxWait], ErrInProgress after that long, and tx stays usable. At REPEATABLE
-//     READ and SERIALIZABLE a rival that committed after tx took its snapshot is 40001, as PostgreSQL reports it: run
-//     the transaction again.
-//   - fn returns an error, panics, or ends the goroutine: Do fails tx exactly as an SQL error would, and returns that
-//     error, unchanged, or panics on. A Commit cannot succeed then. To go on, call Do inside a savepoint of your own
-//     (tx.Begin) and roll back to it: key and effect are gone together, what was written before and after stays.
-//   - Any other error comes as an *[Error], or as a *[KeyError] before any SQL. An error of the server's has failed
-//     tx, as always. Where nothing was sent, for rows are open or ctx is done, tx stays as it was. [ErrInProgress],
-//     [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable.
+//     READ and SERIALIZABLE, a rival that committed after tx's snapshot is 40001: run the transaction again.
+//   - fn returns an error, panics, or ends the goroutine: Do fails tx as an SQL error would, and returns that error,
+//     unchanged, or panics on. To go on, call Do inside a savepoint of your own (tx.Begin) and roll back to it: key and
+//     effect are gone together, and what was written before stays.
+//   - Any other error is an *[Error], or a *[KeyError] before any SQL. The server's errors have failed tx.
+//     [ErrInProgress], [ErrPayloadMismatch], [ErrExpired], [ErrUnfinished] and a *[FinalError] leave it usable. If
+//     nothing was sent, because rows are open, ctx is done, or tx was ended in SQL text, tx stays as it was.
 //
-// fn gets tx back behind a wrapper. A nested tx.Begin is fn's to use. It must not:
+// fn gets tx back behind a wrapper, on which it may Begin. It must not:
 //
-//   - End the transaction. The wrapper's Commit and Rollback refuse, and fail the call. A COMMIT or ROLLBACK in SQL text
-//     is found after fn: an *[Error] of [StageFn], which is not [Retryable]. What fn has committed so stays, the key perhaps
-//     without the whole effect. Not found are ROLLBACK AND CHAIN, and ROLLBACK TO a savepoint older than the call: both take
-//     the key, and what fn does afterwards is committed without it. ([Returning] and idemsql find them.)
+//   - End the transaction. The wrapper's Commit and Rollback refuse, and fail the call. A COMMIT or ROLLBACK in SQL
+//     text is found after fn: an *[Error] of [StageFn], not [Retryable]. What fn has committed so stays, the key
+//     perhaps without the whole effect. FN.md, beside this file, says what is not found.
 //   - Swallow an SQL error, or leave rows open: Do returns an error though fn returned nil.
-//   - Write its own key (Do, [Run], [Once.DoMany], [Once.Forget], [Once.Reserve], [Call], its [Reservation]): that call is
-//     [ErrNested] before any SQL, and the call around it fails too. Give such an effect an operation of its own.
-//   - Count on what it does outside of tx (mail, HTTP): no roll back undoes it, and the next delivery does it again.
+//   - Write its own key (Do, [Run], [Once.DoMany], [Once.Forget], [Once.Reserve], [Call], its [Reservation]): that call
+//     is [ErrNested] before any SQL, and the call around it fails too. Give such an effect an operation of its own.
+//   - Count on what it does outside tx (mail, HTTP): no rollback undoes it, and the next delivery does it again.
 //
-// FN.md, beside this file, says how a nested call is known, and what is not found.
-//
-// A tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[Error], and nothing is sent: outside of a
-// transaction the key would be committed alone.
-//
-// Several keys in one transaction: claim them in one order everywhere. Else two transactions can deadlock (40P01).
+// Claim several keys of one transaction in one order everywhere, else two transactions can deadlock (40P01).
 //
 // The caller owns tx: Do begins, commits and rolls back nothing. A ctx that ends during a statement closes tx's
 // connection, as in pgx. tx is not safe for concurrent use; Do on different transactions is. fn must not be nil.
@@ -120,25 +110,22 @@ func Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx
 //   - First call: fn runs, Run commits, and returns Executed.
 //   - Duplicate: Run returns Duplicate; fn is not called, nothing is written.
 //   - Concurrent duplicate: as with [Do], and 40001 is retried here.
-//   - fn returns an error, panics, or ends the goroutine: Run rolls back, and returns that error, unchanged, or panics on.
+//   - fn returns an error, panics, or ends the goroutine: Run rolls back, and returns that error, unchanged, or panics
+//     on.
 //
-// Serialization failures, deadlocks and lost connections are met by beginning anew, up to [Once.Tries] times with
-// growing random pauses: fn may run more than once, and only its last run is committed. So fn must set what it keeps
-// outside of tx, not add to it, and its effects outside of the database may be repeated.
+// After a serialization failure, a deadlock or a lost connection it begins anew, up to [Once.Tries] times with growing
+// random pauses. So fn may run more than once, and only its last run is committed: it must set what it keeps outside
+// tx, not add to it. Its effects outside the database may be repeated.
 //
-// fn must not end the transaction in SQL text, see [Do]: after "ROLLBACK; BEGIN" the key is gone, and the effect is
-// committed. Run does not ask the server before COMMIT whether the row is there, for that would cost every first
-// delivery.
+// A COMMIT whose reply is lost is settled by claiming again: the row's random token says whose it is, after a failover,
+// too. Executed means that the committed row is this call's. If Run cannot find out before ctx or the tries end, it
+// returns an *[Error] with Unknown set; the same key, delivered again, gets the right answer.
 //
-// A COMMIT whose reply is lost is settled by claiming again. The row says whether it took place, and by its token,
-// which this call chose at random, whose it is. That holds after a failover, too. Run returns Executed only where the
-// committed row is its own. Where it cannot find out before ctx or the tries end, it returns an *[Error] with Unknown
-// set; the same key, delivered again, gets the right answer.
+// fn must not do what [Do] forbids: after "ROLLBACK; BEGIN" the key is gone, and the effect is committed. A Run that fn
+// calls for another key takes a second connection: on a small pool all callers may wait for one.
 //
-// A Run that fn calls for another key takes a second connection. On a small pool all callers may wait for one.
-//
-// Run owns the transaction and leaves none open, and no connection taken, on any path. It is safe for concurrent use
-// where db is. fn must not be nil.
+// Run owns the transaction and leaves none open, and no connection taken, on any path. Safe for concurrent use if db
+// is. fn must not be nil.
 func Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) error) (Outcome, error) {
 	return Once{}.Run(ctx, db, key, fn)
 }

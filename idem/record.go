@@ -17,11 +17,11 @@ type State uint8
 const (
 	// Done: the effect is committed. Every key that Do or Run claimed is.
 	Done State = iota + 1
-	// Reserved: a reservation holds the key, and its lease lives.
+	// Reserved: a reservation holds the key, and its lease has not run out.
 	Reserved
 	// Unfinished: a reservation holds the key, and its lease has run out.
 	Unfinished
-	// FinallyFailed: the key ended in a failure that no retry can mend.
+	// FinallyFailed: the key ended in a failure that no retry can help.
 	FinallyFailed
 )
 
@@ -50,12 +50,11 @@ type Record struct {
 	Attempt     int // of a reservation, from 1
 }
 
-// Lookup reads the key's row in one statement, by the primary key. It returns [ErrNotFound] where there is none, and
-// every other error as an *[Error], or a *[KeyError] before any SQL. db may be a pool, a connection or a transaction; in
-// a transaction it sees what that has written.
+// Lookup reads the key's row in one statement. It returns [ErrNotFound] if there is none, every other error as an
+// *[Error], and a *[KeyError] before any SQL. db may be a pool, a connection or a transaction, which sees what it has
+// written.
 //
-// Lookup is for showing and for sparing work, never for deciding: between its answer and a write of yours another
-// delivery can come. The decision is [Do]'s.
+// Use it to show things and to spare work, never to decide: another delivery can come before your write. [Do] decides.
 func (o Once) Lookup(ctx context.Context, db dedup.Querier, key Key) (Record, error) {
 	c, err := o.claim(key)
 	if err != nil {
@@ -75,11 +74,11 @@ func record(r claim.Record) Record {
 	}
 }
 
-// Forget deletes the key in the caller's transaction; once that commits, the next delivery runs the effect again. It
-// is for operators and tests: for an effect that was undone by hand, say. It returns [ErrNotFound] where there is no
-// row, and [ErrInProgress] or [ErrUnfinished] for a reservation, which it leaves alone; after those tx is usable. A
-// claim that is not committed yet is not seen: ErrNotFound, and the key is there once that commits. A tx that was
-// ended in SQL text is an *[Error], and nothing is sent.
+// Forget deletes the key in the caller's transaction; after the commit the next delivery runs the effect again. It is
+// for operators and tests, as when an effect was undone by hand. It returns [ErrNotFound] if there is no row, and
+// [ErrInProgress] or [ErrUnfinished] for a reservation, which stays; after those tx is usable. It does not see a claim
+// that is not committed: ErrNotFound, and the key is there afterwards. A tx that was ended in SQL text is an *[Error],
+// and nothing is sent.
 func (o Once) Forget(ctx context.Context, tx pgx.Tx, key Key) error {
 	c, err := o.claim(key)
 	if err != nil {

@@ -13,21 +13,21 @@ import (
 
 // What a holder of a reservation can get beyond the errors of [Do].
 var (
-	// ErrLostLease: the reservation is no longer this holder's. Another attempt took over after the lease ran out, or the
-	// key was settled or released. Nothing was changed.
+	// ErrLostLease: the reservation is no longer this holder's. Another attempt took over after the lease ran out, or
+	// the key was settled or released. Nothing was changed.
 	ErrLostLease = claim.ErrLostLease
 
-	// ErrUnknown: an attempt was interrupted, and the provider may have forgotten it by now, so that none is made again.
-	// Whether it took effect must be found out there, and settled; see [Once.Pending].
+	// ErrUnknown: an attempt was interrupted, and the provider may have forgotten it by now, so none is made again.
+	// Find out there whether it took effect, and settle the key; see [Once.Pending].
 	ErrUnknown = claim.ErrUnknown
 )
 
-// Reservation is a key held for one attempt at an effect outside of the database. [Call] makes the usual use of it; take
-// the parts where that does not fit. It is a small value, safe to copy, and its methods are safe for concurrent use.
+// Reservation is a key held for one attempt at an effect outside the database. [Call] makes the usual use of it. It is
+// a small value, safe to copy, and its methods are safe for concurrent use.
 //
-// Every method changes the row in one statement that only the holder of this attempt can make: after a take-over each of
-// them returns [ErrLostLease] and changes nothing. On any other error it is open whether the change was made; called
-// again, ErrLostLease may then mean that it was.
+// Every method changes the row in one statement that only the holder of this attempt can make; after a take-over each
+// returns [ErrLostLease] and changes nothing. Any other error leaves open whether the change was made; called again,
+// ErrLostLease may then mean that it was.
 type Reservation struct {
 	Key     Key
 	Attempt int // from 1; more than 1: earlier attempts were interrupted, and may have taken effect
@@ -39,24 +39,22 @@ type Reservation struct {
 	held claim.Held
 }
 
-// Reserve commits a pending row for key, for an effect that must not happen inside of a transaction. lease is how long
-// the attempt may take, by the server's clock; it must be positive. A connection that is in a transaction is refused.
+// Reserve commits a pending row for key, for an effect that must not happen inside a transaction. lease is how long the
+// attempt may take, by the server's clock; it must be positive.
 //
 //   - First call: Executed, and the reservation is this caller's: act, then Confirm.
-//   - The key is done: Duplicate, with the stored Value, and no write. It ended in a final failure: *[FinalError].
-//   - Another holder's lease lives: [ErrInProgress]. It never lasts longer than that lease.
-//   - A transaction holds the key, as one that confirms it: Reserve waits for it. With [Once.MaxWait], ErrInProgress after
-//     that long in all.
+//   - The key is done: Duplicate, with the stored Value; nothing is written. It ended in a final failure:
+//     *[FinalError].
+//   - Another holder's lease lives: [ErrInProgress], for no longer than that lease.
+//   - A transaction holds the key: Reserve waits for it. With [Once.MaxWait], ErrInProgress after that long in all.
 //   - The lease ran out: taken over, Executed with the next attempt number. The earlier attempt may have taken effect:
 //     pass the same Key.External() to the provider again, and only while it remembers.
 //   - The key's time lies before the retention, and there is no row: [ErrExpired].
 //
-// Reserve runs in a transaction of its own, and tries once: a conflict at REPEATABLE READ, or a lost connection, is
-// retryable. Where its reply is lost, the row may be reserved until the lease ends. The Observer is not told, for the
-// effect is not Reserve's. Safe for concurrent use where db is.
-//
-// A pooler must keep a transaction on one connection. PgBouncer in statement mode does not: Reserve succeeds there, and
-// no transaction begins in which Confirm could settle the key.
+// Reserve owns a transaction, refuses a connection that is in one, and tries once: a conflict at REPEATABLE READ, or a
+// lost connection, is retryable. If its reply is lost, the row may be reserved until the lease ends. The Observer is
+// not told. Safe for concurrent use if db is. Behind PgBouncer in statement mode Reserve succeeds, and no transaction
+// begins in which Confirm could settle the key.
 func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) (Reservation, Outcome, error) {
 	c, err := o.claim(key)
 	if err != nil {
@@ -73,39 +71,38 @@ func (o Once) Reserve(ctx context.Context, db DB, key Key, lease time.Duration) 
 }
 
 // Confirm settles the key as done, with a value for duplicates (at most dedup.MaxValueBytes; nil: none), in the
-// caller's transaction: what the answer of the provider leads to in the database belongs into the same one. The lease
-// may have run out meanwhile, as long as nobody took over. A tx at REPEATABLE READ whose snapshot is older than the
-// reservation does not see it: that is ErrLostLease, too. So it is where the search path leads an unqualified table
-// name to another table; where there is no row at all, the error's text names both reasons. After an error,
-// [ErrLostLease] among them, tx is failed, as after an SQL error, so that this holder's writes cannot be committed;
-// unless nothing was sent, see [Do]. The caller owns tx.
+// caller's transaction, which also applies the provider's answer. The lease may have run out, as long as nobody took
+// over. Duplicates of a [Call] decode value as JSON.
 //
-// Duplicates of a [Call] decode value as JSON: to settle one of those by hand, give it the JSON of its answer.
+// It is [ErrLostLease], too, if tx at REPEATABLE READ has a snapshot older than the reservation, or the search path
+// leads an unqualified table name to another table; if there is no row at all, the error's text names both reasons.
+// After an error, ErrLostLease among them, tx is failed, so that this holder's writes cannot be committed; unless
+// nothing was sent, see [Do]. The caller owns tx.
 func (r Reservation) Confirm(ctx context.Context, tx pgx.Tx, value []byte) error {
 	return r.translate(r.held.Confirm(inside(ctx, tx), pg.FromPgxTx(tx), value))
 }
 
-// Fail settles the key with a failure that no retry can mend; duplicates get value in a *[FinalError]. db may be a pool,
-// a connection or a transaction.
+// Fail settles the key with a failure that no retry can help; duplicates get value in a *[FinalError]. db may be a
+// pool, a connection or a transaction.
 func (r Reservation) Fail(ctx context.Context, db dedup.Querier, value []byte) error {
 	return r.translate(r.held.Fail(ctx, pg.FromPgx(db), value))
 }
 
-// Extend prolongs the lease to lease from now, by the server's clock; it never shortens it. lease must be positive. For an
-// attempt that takes longer than was thought.
+// Extend makes the lease end lease from now, by the server's clock, and never earlier than it would. lease must be
+// positive.
 func (r Reservation) Extend(ctx context.Context, db dedup.Querier, lease time.Duration) error {
 	return r.translate(r.held.Extend(ctx, pg.FromPgx(db), lease))
 }
 
-// Release ends an attempt that is known to have sent nothing. After a first attempt the key is as if it had never been
-// seen; after a later one it is unfinished, for an earlier attempt may have sent.
+// Release ends an attempt that certainly sent nothing. After a first attempt the key is as if never seen. After a later
+// one it is unfinished, for an earlier attempt may have sent.
 func (r Reservation) Release(ctx context.Context, db dedup.Querier) error {
 	return r.translate(r.held.Release(ctx, pg.FromPgx(db)))
 }
 
-// Void deletes the key, of which it was found out that no attempt took effect: the next delivery begins anew. It is one of
-// the ways to settle a key of [ErrUnknown]; Confirm and Fail are the others. Void only once no request of an earlier
-// attempt can still be on its way.
+// Void deletes a key of which no attempt took effect, as somebody has found out; the next delivery begins anew. It
+// settles a key of [ErrUnknown], as Confirm and Fail do. Void only once no request of an earlier attempt can still be
+// on its way.
 func (r Reservation) Void(ctx context.Context, db dedup.Querier) error {
 	return r.translate(r.held.Void(ctx, pg.FromPgx(db)))
 }
@@ -118,16 +115,16 @@ type PendingKey struct {
 	Record
 }
 
-// Open lists up to limit keys that are reserved or unfinished, those open for the longest first; an empty Source or
-// Operation of scope stands for all. It is what a reconciliation begins with. For each unfinished key:
+// Pending lists up to limit keys that are reserved or unfinished, those open for the longest first. An empty Source or
+// Operation of scope stands for all. A reconciliation, by a person or a job, begins with it. For each unfinished key:
 //
 //  1. [Once.Reserve] it. That takes it over whatever the provider remembers, and fences every earlier attempt.
-//  2. Look at the provider, by Key.External() or by what else it knows. Not before: between a look and the reservation a
-//     delivery could make another attempt.
-//  3. Confirm with the answer, Fail, or Void. Nothing of that was done in time: the lease runs out, and the key is open again.
+//  2. Look at the provider, by Key.External() or by what else it knows. Not earlier: between a look and the reservation
+//     a delivery could make another attempt.
+//  3. Confirm with the answer, Fail, or Void. If none is done in time, the lease runs out, and the key is open again.
 //
-// It reads the whole table: the lease has no index, which keeps claims and extensions cheap. db may be a pool, a
-// connection or a transaction.
+// It reads the whole table: the lease has no index, which keeps claims cheap. db may be a pool, a connection or a
+// transaction.
 func (o Once) Pending(ctx context.Context, db dedup.Querier, scope Scope, limit int) ([]PendingKey, error) {
 	found, err := o.settings().Pending(ctx, pg.FromPgx(db), scope.Source, scope.Operation, limit)
 	if err != nil {

@@ -10,25 +10,24 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Returning is a [Once] whose fn returns a value: it is stored with the key, in the same transaction, and a duplicate
-// gets the stored one. The value is kept as JSON, of at most dedup.MaxValueBytes: what JSON does not keep (fields
-// that are not exported, bytes that are not UTF-8 in a string, the spelling of a json.RawMessage) a duplicate gets
-// otherwise, and T must be one that JSON decodes into, no interface with methods, say. What T holds as any loses
-// precision on the way back, for numbers become float64 (9007199254740993 ends in 2): give it a type, or decode it
-// once before it is returned. The zero value works; it is safe for concurrent use.
+// Returning is a [Once] whose fn returns a value. It is stored with the key, in the same transaction, and a duplicate
+// gets it. The zero value works. It is safe for concurrent use.
 //
-// Storing costs the first delivery one more statement; with Run, the row is written a second time. The value goes
-// into the row that this call has claimed, and into no other. Where fn has changed the search path, so that an
-// unqualified table name leads elsewhere, or has undone the claim, that is an *[Error] of stage "store", and nothing
-// is committed.
+// The value is kept as JSON, of at most dedup.MaxValueBytes. A duplicate gets what JSON keeps: no unexported fields, no
+// bytes that are not UTF-8 in a string, no spelling of a json.RawMessage. T must be one that JSON decodes into, not an
+// interface with methods. Numbers that T holds as any become float64 (9007199254740993 ends in 2): give them a type.
+//
+// Storing costs the first delivery one more statement; with Run, the row is written a second time. If fn has undone the
+// claim, that is an *[Error] of stage "store", and nothing is committed. So it is if fn's search path leads an
+// unqualified table name elsewhere.
 type Returning[T any] struct {
 	// Once holds the settings. Calls of one table and key must agree on T.
 	Once Once
 }
 
-// Do is [Do] with a value. A duplicate gets the T of the first call, and fn is not called; where the row holds no value
-// (it was claimed without one), or one that is no T, that is an *[Error] of stage "value" which names the scope, and fn
-// is not called either. A value that is too large, or cannot be encoded, fails the call and tx, as an error of fn does.
+// Do is [Do] with a value; a duplicate gets the first call's T. A stored row without a value, or with one that is no T,
+// is an *[Error] of stage "value" which names the scope; fn is not called. A value that is too large, or cannot be
+// encoded, fails the call and tx, as an error of fn does.
 func (r Returning[T]) Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) (T, error)) (T, Outcome, error) {
 	c, v, err := r.claim(key)
 	if err != nil {

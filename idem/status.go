@@ -8,17 +8,12 @@ import (
 	"github.com/pgonce/pgonce/pgerr"
 )
 
-// HTTPStatus returns the status with which an HTTP handler answers a delivery, given the error of a call of this
-// package. It is the column "HTTP" of the table in the package documentation.
+// HTTPStatus returns the status with which a handler answers a delivery, given the error of a call of this package. It
+// is the column "HTTP" of the table in the package documentation: 200 for nil, 409 while another call holds the key,
+// 400 or 422 for a delivery that stays wrong, and 503 where [Retryable]. Everything else is 500, fn's own errors among
+// them: a handler that knows them better asks first.
 //
-//   - nil: 200. That is right for Executed and for Duplicate.
-//   - Another call holds the key, or held it and left it open: 409.
-//   - The delivery itself is wrong and stays wrong: 400 for a *[KeyError]; 422 for [ErrPayloadMismatch], [ErrExpired],
-//     [ErrFuture] and a *[FinalError].
-//   - It may succeed later without anybody's doing, as [Retryable] says: 503.
-//   - Everything else, fn's own errors among them: 500. A handler that knows them better asks first.
-//
-// Where [RetryAfter] is not 0, send it along. HTTPStatus is safe for concurrent use.
+// If [RetryAfter] is not 0, send it along. Safe for concurrent use.
 func HTTPStatus(err error) int {
 	var key *KeyError
 	var final *FinalError
@@ -39,12 +34,9 @@ func HTTPStatus(err error) int {
 	return http.StatusInternalServerError
 }
 
-// RetryAfter returns how long a sender should wait before it sends the same delivery again: the value of the header
-// Retry-After, in whole seconds. It is 0 where [Retryable] is false, for nil too: then no header belongs into the
-// answer.
-//
-// A conflict with another call is over soon, so that is one second. A server that is away needs longer: five seconds.
-// Neither is measured; they keep a sender from trying at once. RetryAfter is safe for concurrent use.
+// RetryAfter returns how long a sender should wait before the same delivery, for the header Retry-After, in whole
+// seconds. It is 0 where [Retryable] is false, for nil too: then send no header. It is one second for a conflict with
+// another call, and five for a server that is away; neither is measured. Safe for concurrent use.
 func RetryAfter(err error) time.Duration {
 	switch {
 	case !Retryable(err):

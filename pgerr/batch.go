@@ -15,9 +15,8 @@ var ErrNotRun = errors.New("pgerr: statement not run, because an earlier one of 
 // SendBatch sends b like db.SendBatch, and gives each result the error of its own statement. db is a pool, a connection
 // or a transaction of pgx.
 //
-// The server skips what comes after a failed statement. pgx then reports the failed statement's error for each of the
-// skipped ones, the same value. A program that reads the results one by one and takes 23505 for "done before" would
-// count as done what never ran:
+// The server skips what comes after a failed statement, and pgx reports that statement's error for each skipped one. So
+// a program counts as done what never ran:
 //
 //	for range events {
 //		if _, err := results.Exec(); pgerr.Duplicate(err, "events_pkey") {
@@ -25,15 +24,13 @@ var ErrNotRun = errors.New("pgerr: statement not run, because an earlier one of 
 //		}
 //	}
 //
-// Here the results of the skipped statements, and the callbacks of [pgx.QueuedQuery], get [ErrNotRun]. A callback of a
-// skipped statement is called once at the most; in some query exec modes pgx calls none. Close returns the
-// first error of the batch, as in pgx: it is about the batch, and does not say which of its statements failed.
+// Here skipped results, and the callbacks of [pgx.QueuedQuery], get [ErrNotRun]. A skipped statement's callback is
+// called once at most; in some query exec modes pgx calls none. Close returns the first error of the batch, as in pgx.
 //
-// A statement that failed takes the batch with it, and a transaction of the caller as well: nothing of either is kept. To
-// learn which of many rows are new, insert them with ON CONFLICT DO NOTHING and RETURNING in one statement.
-//
-// After a lost connection nobody knows which statements ran, and every result reports that error. SendBatch sets the
-// callbacks of b's queries, so b must not be used again; pgx asks for the same. The results are for one goroutine.
+// A failed statement undoes the batch, and fails a transaction of the caller. To learn which of many rows are new,
+// insert them with ON CONFLICT DO NOTHING and RETURNING in one statement. After a lost connection nobody knows which
+// statements ran, and every result reports that error. Do not use b again: SendBatch sets its callbacks. The results
+// are for one goroutine.
 func SendBatch(
 	ctx context.Context,
 	db interface {

@@ -16,8 +16,8 @@ const (
 	QueryCanceled          = "57014" // statement_timeout or a cancel request
 )
 
-// Code returns the SQLSTATE of the server's error that err is or wraps, or "" where it is none. Of several that were
-// joined it is the first.
+// Code returns the SQLSTATE of the server's error that err is or wraps, or "". Of several joined errors it is the
+// first.
 func Code(err error) string {
 	if f := inspect(err); len(f.server) > 0 {
 		return f.server[0].code
@@ -25,10 +25,8 @@ func Code(err error) string {
 	return ""
 }
 
-// Constraint returns the name of the constraint or index that the server's error names, or "". It is that of the error
-// whose code [Code] returns.
-//
-// It is for logs and messages. Errors of many codes name a constraint, so it does not tell a duplicate: see [Duplicate].
+// Constraint returns the name of the constraint or index in the error whose code [Code] returns, or "". It is for logs
+// and messages: errors of many codes name a constraint, so it does not tell a duplicate. See [Duplicate].
 func Constraint(err error) string {
 	if f := inspect(err); len(f.server) > 0 {
 		return f.server[0].constraint
@@ -36,8 +34,8 @@ func Constraint(err error) string {
 	return ""
 }
 
-// Is reports whether err is, or wraps, a server's error with this SQLSTATE. Like [errors.Is] it is true when one of
-// several joined errors fits.
+// Is reports whether err is, or wraps, a server's error with this SQLSTATE. Of several joined errors one is enough, as
+// with [errors.Is].
 func Is(err error, code string) bool {
 	for _, e := range inspect(err).server {
 		if e.code == code {

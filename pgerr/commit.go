@@ -8,29 +8,27 @@ import (
 )
 
 // CommitUnknown reports whether err, as COMMIT returned it, leaves open whether the transaction took place. COMMIT has
-// three answers: nil is yes, an error with CommitUnknown false is no, and with CommitUnknown true nobody knows yet. Then
-// ask the database, by the key of the transaction's own work, before anything is done again or reported as lost.
+// three answers: nil is yes, an error with CommitUnknown false is no, and with CommitUnknown true nobody knows yet.
+// Then ask the database, by the key of the transaction's own work, before anything is done again or reported as lost.
 //
 //	false   nil
 //	        an error of severity ERROR: the server rolled back (40001, a deferred constraint, ...)
 //	        25P03: the session had ended before COMMIT came
 //	        pgx.ErrTxCommitRollback: the transaction had failed before
-//	        pgx.ErrTxClosed, sql.ErrTxDone: nothing was sent. If an earlier Commit ended the transaction, its answer counts
+//	        pgx.ErrTxClosed, sql.ErrTxDone: nothing was sent. An earlier Commit's answer counts
 //	true    40003, 08xxx, XXxxx, and every other error of severity FATAL or PANIC
 //	        a lost connection, a context that was done, any other error
 //
 // If err is or wraps an error with a method CommitUnknown() bool, that one decides. Of joined errors one that leaves it
 // open is enough.
 //
-// pgx v4 and lib/pq keep the severity only in the server's language. Where it is not the English ERROR, an error of the
-// classes 22, 23, 40 and P0 counts as rolled back and every other one as unknown.
+//   - pgx v4 and lib/pq keep the severity only in the server's language. If it is not the English ERROR, an error of
+//     the classes 22, 23, 40 and P0 counts as rolled back, and every other as unknown.
+//   - Citus answers XX000 with severity ERROR where a worker died during COMMIT, and may have committed.
+//   - pq.ErrInFailedTransaction of lib/pq and ErrTxCommitRollback of pgx v4 are a plain no, too, but have no SQLSTATE,
+//     and this package does not import theirs. The answer is true: ask errors.Is(err, pq.ErrInFailedTransaction) first.
 //
-// Citus answers XX000 with severity ERROR where a worker died during COMMIT, and may have committed.
-//
-// pq.ErrInFailedTransaction of lib/pq and ErrTxCommitRollback of pgx v4 are a plain no, too. They have no SQLSTATE, and
-// this package does not import theirs. So it answers true: ask errors.Is(err, pq.ErrInFailedTransaction) first.
-//
-// It is meant for the error of COMMIT alone. The same error of an earlier statement says that there was no COMMIT.
+// It is for the error of COMMIT only. The same error of an earlier statement says that there was no COMMIT.
 func CommitUnknown(err error) bool {
 	if err == nil {
 		return false

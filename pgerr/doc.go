@@ -1,30 +1,21 @@
-// Package pgerr answers the questions that a program asks about an error of PostgreSQL: is this a duplicate, may the
-// transaction be run again, did the COMMIT take place. It looks at codes, names and types, never at a message's text, so
-// the answers are the same whatever lc_messages says.
-//
-// Errors of pgx v5 and v4, of database/sql over pgx/stdlib, of lib/pq, and of any driver whose errors have a method
-// SQLState() string are recognised, through any wrapping that [errors.As] sees through.
-//
-// # A duplicate is 23505 on the constraint that you name
+// Package pgerr answers what a program asks about an error of PostgreSQL: is this a duplicate, may the transaction run
+// again, did the COMMIT take place. It looks at codes, names and types, never at a message's text.
 //
 //	_, err := tx.Exec(ctx, `INSERT INTO payments (event_id, amount) VALUES ($1, $2)`, id, amount)
 //	if pgerr.Duplicate(err, "app.payments_event_id_key") {
 //		return tx.Rollback(ctx) // the event was processed before
 //	}
 //
-// The code alone does not say so: the same 23505 comes from another constraint of the table, and from a table that a
-// trigger writes to. Neither does the name alone: a check (23514), an exclusion (23P01) or an index row that is too large
-// (54000) carries one, too. [Duplicate] asks for both, and for the schema where it was given.
+// [Duplicate] asks for code, constraint and, if given, schema. 23505 alone may come from another constraint, or from a
+// table that a trigger writes to. The name alone is also in a check (23514), an exclusion (23P01) or an index row that
+// is too large (54000).
 //
 // The server has failed the transaction by then. [IgnoreDuplicate] runs the insert under a savepoint, so that the
-// transaction can go on, and knows the partitions of a table. In a [pgx.Batch] the statements after the duplicate report
-// its error, although they never ran; [SendBatch] gives each of them an error of its own.
+// transaction can go on, and knows the partitions of a table. [SendBatch] gives each statement of a [pgx.Batch] an
+// error of its own. [Retryable] says whether the whole transaction may run again. [CommitUnknown] is for the error of a
+// COMMIT, which has three answers: yes, no, and unknown. [Code], [Constraint] and [Is] are for everything else.
 //
-// # After an error
-//
-// [Retryable] says whether the whole transaction may be run again with hope of success. [CommitUnknown] is for the error
-// of a COMMIT, which has three answers: yes, no, and unknown. [Code], [Constraint] and [Is] are for everything else.
-//
-// The functions that take an error accept nil, and may be called by any number of goroutines at once. [IgnoreDuplicate] and
-// [SendBatch] are as safe as the transaction or pool that they are given.
+// It recognises errors of pgx v5 and v4, pgx/stdlib, lib/pq, and any driver whose errors have a method SQLState()
+// string. They may be wrapped as [errors.As] knows it. The functions that take an error accept nil, and are safe for
+// concurrent use. [IgnoreDuplicate] and [SendBatch] are as safe as the transaction or pool that they are given.
 package pgerr

@@ -13,34 +13,28 @@ import (
 // other, for success.
 //
 //   - fn returns nil: false, nil. Its work is part of tx.
-//   - fn returns the violation: true, nil. All that fn did is rolled back to the savepoint, also what it did before the
-//     statement that met the row.
+//   - fn returns the violation: true, nil. All that fn did is rolled back, also what it did before that statement.
 //   - fn returns another error: rolled back to the savepoint, and false with that error, unchanged.
 //   - fn panics, or ends its goroutine: rolled back to the savepoint, and the panic goes on.
 //
-// In each of these cases tx can go on, unless the connection was lost, and the caller commits it or rolls it back. An
-// insert in fn waits for a transaction that has inserted the same row and not ended: the result is true if that one commits,
-// and false, the row being fn's, if it rolls back.
+// tx can then go on, unless the connection was lost; the caller commits it or rolls it back. An insert in fn waits for
+// an open transaction that has inserted the same row: true if that commits, false if it rolls back.
 //
-// The name is read as by [Duplicate], with two differences. The constraint of a partition counts as that of its root, at
-// any depth. A name without a schema means the constraint that the search path finds, or the only one in the database
-// with that name. Both are looked up in the catalog after the violation, at the cost of a round trip. A name that cannot
-// be one is an error, and fn is not called.
+// The name is read as by [Duplicate], with two differences, looked up after the violation in one round trip. The
+// constraint of a partition counts as that of its root. A name without a schema means the constraint that the search
+// path finds, or the only one in the database. What cannot be a name is an error, and fn is not called.
 //
-// A true result says that the row was there, not that it holds what fn would have written. At REPEATABLE READ and above it
-// may be a row that the transaction's own snapshot does not show.
+// True does not say that the row holds what fn would have written; at REPEATABLE READ and above the transaction may not
+// see it. False may not be the last word: a constraint that is INITIALLY DEFERRED fails the COMMIT with 23505. SET
+// CONSTRAINTS ... IMMEDIATE at the end of fn brings it forward.
 //
-// False and nil is not yet the last word: a constraint that is INITIALLY DEFERRED is checked at COMMIT, where its 23505
-// fails the whole transaction. SET CONSTRAINTS ... IMMEDIATE at the end of fn brings it forward.
+// fn must work on the tx that it is given, whose Commit and Rollback refuse, leave it open, and close its rows. If it
+// returns nil although a statement of it failed, or it called Commit or Rollback, that is an error, and it is rolled
+// back.
 //
-// fn must do its work on the tx that it is given and leave it open, its Commit and Rollback refuse; and it must close
-// its rows. fn that returns nil although a statement of it failed, or although it called Commit or Rollback, gets an
-// error and is rolled back.
-//
-// Rolling back does not depend on ctx, and takes 5 seconds at most. Where it cannot be done the connection is closed, so
-// that nothing half done can be committed. The savepoint is always released: a loop over many messages does not pile them
-// up. Still, for many messages in one transaction ON CONFLICT DO NOTHING is cheaper: more than 64 savepoints with writes in
-// one transaction slow the whole server down.
+// Rolling back does not depend on ctx, and takes 5 seconds at most; if it fails, the connection is closed. The
+// savepoint is always released. For many messages in one transaction ON CONFLICT DO NOTHING is cheaper: more than 64
+// savepoints with writes slow the whole server down.
 func IgnoreDuplicate(
 	ctx context.Context, tx pgx.Tx, constraint string, fn func(ctx context.Context, tx pgx.Tx) error,
 ) (duplicate bool, err error) {

@@ -1,13 +1,13 @@
 package pgerr
 
-// Retryable reports whether the transaction that ended with err may be run again, as a whole and from its start, with
-// hope of success. Roll the old one back first, wait a little longer each time, and set a limit.
+// Retryable reports whether the transaction that ended with err may run again, as a whole and from its start, with hope
+// of success. Roll the old one back first, wait a little longer each time, and set a limit.
 //
 //	true    40001, 40P01                 serialization failure, deadlock
 //	        55P03                        lock_timeout, NOWAIT
 //	        08xxx without 08007          connection failed; PgBouncer's own refusals are 08P01
 //	        57P01 57P02 57P03 57P05      server stops, starts or recovers; idle session ended
-//	        26000                        a prepared statement is gone: the driver drops it from its cache, and makes it anew
+//	        26000                        a prepared statement is gone: the driver makes it anew
 //	        XX000 58000, of severity FATAL   how some poolers say that they have no server
 //	        25006                        read-only: after a failover, the connection may lead to a standby
 //	        53000 53100 53200 53300      out of a resource: disk, memory, connections
@@ -24,18 +24,20 @@ package pgerr
 //	        25P02                        ask about the error that failed the transaction instead
 //	        any other error
 //
-// Of errors that were joined, each one from the server must be of the first kind, and none may be a context's error.
-// After 25006 the connection should be closed rather than go back to its pool.
+// Of joined errors, each one from the server must be of the first kind, and none may be a context's error. After 25006
+// close the connection rather than return it to its pool.
 //
-// Where a value has two meanings the answer is true, so set a limit, and look at ctx.Err() as well:
-// [io.ErrUnexpectedEOF] and [io.EOF] are what is left of a connection when the server hangs up, and what a decoder says
-// about a body that was cut, so decode before the transaction. context.DeadlineExceeded inside a [pgconn.ConnectError] may
-// be the end of connect_timeout. A network error may come from another client that the transaction's code uses.
-// pgx/stdlib returns [driver.ErrBadConn] for a statement that it did not send because the context was done.
+// Some values have two meanings, and the answer is true: set a limit, and look at ctx.Err() as well.
 //
-// For the error of a COMMIT ask [CommitUnknown] first. A lost connection leaves open whether the transaction took place,
-// and Retryable cannot see which statement lost it; running it again is then right only if it can notice its own earlier
-// commit. An error with a method CommitUnknown() bool that returns true is never retryable.
+//   - [io.ErrUnexpectedEOF] and [io.EOF] come from a server that hangs up, and from a decoder of a body that was cut:
+//     decode before the transaction.
+//   - context.DeadlineExceeded inside a [pgconn.ConnectError] may be the end of connect_timeout.
+//   - A network error may come from another client that the transaction's code uses.
+//   - pgx/stdlib returns [driver.ErrBadConn] for a statement that it did not send because the context was done.
+//
+// For the error of a COMMIT ask [CommitUnknown] first: Retryable cannot see which statement lost the connection, and
+// running again is then right only if the transaction can notice its own earlier commit. An error with a method
+// CommitUnknown() bool that returns true is never retryable.
 func Retryable(err error) bool {
 	f := inspect(err)
 	if f.canceled || f.commitUnknown {

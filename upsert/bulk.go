@@ -26,32 +26,32 @@ type Summary struct {
 	Failed int
 }
 
-// ExecMany applies rows as [Stmt.Exec] would, in few statements: one for each 1,000 rows or 1 MiB, whatever the number of
-// columns, and one more for those of them that have the same version as another row of the same key, or that a rival changed
-// in between. each, which may be nil, is told the result of every row, i being its position in rows; it is called between the
-// statements, in no particular order, and may use db.
+// ExecMany applies rows as [Stmt.Exec] would, in few statements: one for each 1,000 rows or 1 MiB. One more follows for
+// rows that share their version with another row of their key, or that a rival changed.
 //
-// Each row is judged by the row that was stored before the call (of more than 2,000 with one key, some by what the call has
-// written by then). Of those with one key that are newer, only the newest is
-// written (with FirstWins the first, with LastWins the last), and the others are [Stale] (with FirstWins Unchanged). Of two
-// with equal versions and different content the first by position is written, and the other is an [ErrVersionConflict].
-// SetIfNotNull and SetOnInsert take their values from the row that is written.
+// Each row is judged by the row that was stored before the call. (Of more than 2,000 rows with one key, some are judged
+// by what the call has written.) Of the newer rows with one key only the newest is written (with FirstWins the first,
+// with LastWins the last); the others are [Stale] (with FirstWins Unchanged). Of two with equal versions and different
+// content the first by position is written; the other is an [ErrVersionConflict]. SetIfNotNull and SetOnInsert take
+// their values from the row that is written.
 //
-// A row's own trouble does not stop the others. The error then says how many there are and wraps a [*RowError] of each kind;
-// what was applied stays, and whether to commit it is the caller's choice. Any other error is the server's: the transaction has
-// failed.
+// each, which may be nil, gets the result of every row; i is its position in rows. It is called between the statements,
+// in no particular order, and may use db.
 //
-// Rows are locked in the order of their keys, so that calls with the same keys in other orders wait for each other and do not
-// deadlock. Two limits: several calls in one transaction have no common order; and where a call takes several statements,
-// the keys must be of a type whose order is known here: integers, numeric, text, varchar and char with a deterministic
-// collation, uuid, boolean, bytea, and dates and times that are a time.Time in Go. (Strings in a database that is not in UTF-8
-// or LATIN1 count only where they are ASCII.)
+// A row's own trouble does not stop the others. The error then says how many failed and wraps a [*RowError] of each
+// kind; what was applied stays, and the caller chooses whether to commit it. Any other error is the server's: the
+// transaction has failed. With array_nulls off every call is such an error (and so is an Exec that writes an array
+// column).
 //
-// In a session with array_nulls off every call is an error of the server's: there NULL would be stored as a string.
-// (So is an Exec that writes an array column.)
+// Rows are locked in the order of their keys, so calls with the same keys do not deadlock. Two limits:
 //
-// All rows are read, and their values kept as text, before the first statement. For an endless stream, call it once for
-// every 100,000 rows or so, each time in a transaction of its own.
+//   - Several calls in one transaction have no common order.
+//   - In a call of several statements, keys need a type whose order is known here: integers, numeric, uuid, boolean,
+//     bytea; text, varchar and char with a deterministic collation; dates and times that are a time.Time in Go. (In a
+//     database that is neither UTF-8 nor LATIN1, only strings in ASCII count.)
+//
+// All rows are read, and their values kept as text, before the first statement. Call it once for every 100,000 rows or
+// so of an endless stream, each time in a transaction of its own.
 func (s *Stmt[T]) ExecMany(ctx context.Context, db DB, rows iter.Seq[T], each func(i int, r Result[T])) (Summary, error) {
 	conn, err := connOf(db)
 	if err != nil {

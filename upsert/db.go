@@ -12,19 +12,19 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// DB is what a statement needs of a connection. pgx.Tx, *pgx.Conn, *pgxpool.Conn and *pgxpool.Pool have it; [SQL] makes one
-// of anything that speaks database/sql.
+// DB is what a statement needs of a connection: a pgx.Tx, *pgx.Conn, *pgxpool.Conn or *pgxpool.Pool, or what [SQL]
+// returns.
 //
-// The transaction belongs to the caller: nothing in this package begins, commits or rolls back (except [Verify], which
-// undoes a probe of its own). Outside a transaction each statement is one of its own.
+// The transaction belongs to the caller: nothing here begins, commits or rolls back (except [Verify], which undoes its
+// own probe). Outside a transaction each statement is one of its own.
 type DB interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// SQL adapts database/sql: a *sql.Tx, *sql.Conn, *sql.DB, or anything with their two methods (sqlx, GORM's ConnPool). Any
-// driver for PostgreSQL will do; pgx/stdlib and lib/pq are tested.
+// SQL adapts database/sql: a *sql.Tx, *sql.Conn, *sql.DB, or anything with their two methods (sqlx, GORM's ConnPool).
+// Any driver for PostgreSQL will do; pgx/stdlib and lib/pq are tested.
 //
-// What it returns serves this package alone: a batch sent to it directly is answered with an error.
+// Use the result in this package only: it answers a batch with an error.
 func SQL(q interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

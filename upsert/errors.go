@@ -9,41 +9,41 @@ import (
 )
 
 var (
-	// ErrVersionConflict says that the stored row has the same version and the same tie-breakers, and other content: two
-	// different events claim one place in the order. What arrived first stays. It can be settled with a further
-	// tie-breaker (a rank that the application knows), or by fetching the object anew.
+	// ErrVersionConflict says that the stored row has the same version and tie-breakers, and other content: two
+	// different events claim one place in the order. What arrived first stays. Add a tie-breaker (a rank that the
+	// application knows), or fetch the object anew.
 	ErrVersionConflict = errors.New("another event of the same version is stored")
 
-	// ErrVersionAhead says that the version lies further in the future than [Builder.MaxSkew] allows, by the database's
-	// clock. Stored, it would make every later event stale. The delivery may be tried again when its time has come.
+	// ErrVersionAhead says that the version is further in the future than [Builder.MaxSkew] allows, by the database's
+	// clock. Stored, it would make every later event stale. Try the delivery again when its time has come.
 	ErrVersionAhead = errors.New("the version is too far in the future")
 
-	// ErrInvalidRow says that the row can never be applied: its key, version or a tie-breaker is NULL, it lies outside
-	// the predicate of a partial target, a value ends in blanks beyond its column's length, or one cannot be
-	// sent to PostgreSQL as drivers send it, or not be read back. Nothing was written.
+	// ErrInvalidRow says that the row can never be applied, and nothing was written. Its key, version or a tie-breaker
+	// is NULL; or it lies outside the predicate of a partial target; or a value ends in blanks beyond its column's
+	// length; or a value cannot be sent to PostgreSQL as drivers send it, or not be read back.
 	ErrInvalidRow = errors.New("the row cannot be applied")
 
 	// ErrUnreadable says that the stored row has a value that its field cannot take, such as a number that another
 	// program stored and that is too large. The row is settled: [Result.Outcome] says how, and a retry has the same
-	// answer. The field is zero, and the others are set. A field that can never take its column's type is refused before
-	// the first write.
+	// answer. The field is zero, and the others are set. A field that can never take its column's type is refused
+	// before the first write.
 	ErrUnreadable = errors.New("the row is settled, but a stored value does not fit its field")
 
 	// ErrUnsettled says that the row was neither written nor seen to be newer, several times in a row. A trigger that
-	// skips the row, or row security that hides it, does this.
+	// skips the row does this, and so does row security that hides it.
 	ErrUnsettled = errors.New("the row was not written, and no stored row explains why")
 
-	// ErrOtherConstraint says that another unique constraint than the conflict target, or an EXCLUDE constraint, is
+	// ErrOtherConstraint says that a unique constraint other than the conflict target, or an EXCLUDE constraint, is
 	// violated (23505, 23P01). It comes with the server's error, and the transaction has failed. There are two reasons:
 	//
-	//   - The same event came twice at once. PostgreSQL looks at the target first, and this rival came after that look.
+	//   - The same event came twice at once. PostgreSQL looks at the target first, and the rival came after that look.
 	//     Run again, the transaction finds the row, so pgerr.Retryable is true.
-	//   - Another row has the value. Then it stays, so set a limit.
+	//   - Another row has the value. Then the error stays, so set a limit.
 	ErrOtherConstraint = errors.New("another constraint than the conflict target is violated")
 )
 
-// RowError is an error of one row. It wraps [ErrVersionConflict], [ErrVersionAhead], [ErrInvalidRow],
-// [ErrUnreadable] or [ErrUnsettled], and never holds what the row holds.
+// RowError is an error of one row. It wraps [ErrVersionConflict], [ErrVersionAhead], [ErrInvalidRow], [ErrUnreadable]
+// or [ErrUnsettled], and never holds the row's content.
 type RowError struct {
 	Table  string
 	Index  int    // position in [Stmt.ExecMany], counted from 0; -1 in [Stmt.Exec]

@@ -11,27 +11,23 @@ import (
 // row at the same moment again and again; a trigger or row security would go on for ever.
 const tries = 10
 
-// Exec applies one row, in one round trip (one more when the columns are read, see [Stmt], and when a rival changed the row in
-// between).
+// Exec applies one row in one round trip. It takes one more when the columns are read (see [Stmt]), and one when a
+// rival changed the row.
 //
-//   - No such row: it is [Inserted].
-//   - The stored row is older: it is [Updated].
-//   - The stored row is newer: [Stale], and nothing is written.
-//   - The same event again: [Unchanged], and nothing is written.
-//   - Equal versions, other content: [ErrVersionConflict], with the stored row in Result.Stored. What is stored stays, and the
+//   - No such row: [Inserted]. The stored row is older: [Updated].
+//   - The stored row is newer: [Stale]. The same event again: [Unchanged]. Nothing is written.
+//   - A rival has written the row and not committed: Exec waits, then judges by what was committed. At REPEATABLE READ
+//     and SERIALIZABLE that is 40001: try the transaction again.
+//   - Equal versions, other content: [ErrVersionConflict]; Result.Stored has the stored row, which stays. The
 //     transaction goes on.
-//   - A rival has written the row and not committed: Exec waits, then judges by what was committed. At REPEATABLE READ and
-//     SERIALIZABLE the server answers 40001 instead, and the transaction is to be tried again.
-//   - A row that cannot be applied: [ErrInvalidRow] or [ErrVersionAhead], and the transaction goes on.
-//   - The row is settled, and a field cannot take what the table holds: [ErrUnreadable], with the Outcome as it is.
-//   - A clash with another unique constraint: outside of a transaction the statement is sent again, at most twice,
-//     for the same event may have come twice at once. Then, and at once in a transaction, [ErrOtherConstraint]; the
-//     transaction has failed.
+//   - A row that cannot be applied: [ErrInvalidRow] or [ErrVersionAhead]; the transaction goes on.
+//   - A field cannot take what the table holds: [ErrUnreadable]; the row is settled as the Outcome says.
+//   - A clash with another unique constraint: [ErrOtherConstraint]; the transaction has failed. Outside a transaction
+//     the statement is first sent again, at most twice, for the same event may have come twice at once.
 //   - Every other error of the server: that error, wrapped, without what quotes the row; the transaction has failed.
 //
-// Inserted and Updated each draw a value of every sequence behind a column that is not written (identity, serial):
-// PostgreSQL proposes a row before it looks for a conflict, so the numbers have gaps. Stale and Unchanged draw none,
-// save where a rival came in between.
+// Inserted and Updated each draw a value of every sequence behind a column that is not written (identity, serial), so
+// the numbers have gaps. Stale and Unchanged draw none, unless a rival came in between.
 //
 // db is the caller's transaction, or a connection or pool, where each call is a transaction of its own.
 func (s *Stmt[T]) Exec(ctx context.Context, db DB, row T) (Result[T], error) {

@@ -2,8 +2,8 @@ package upsert
 
 import "fmt"
 
-// Kind says what a [Problem] is about. Its String is a short name, which stays the same from version to version. In
-// JSON it is that name.
+// Kind says what a [Problem] is about. Its String, and its JSON, is a short name that stays the same from version to
+// version.
 type Kind uint8
 
 // The kinds of problems.
@@ -75,7 +75,7 @@ func (k Kind) String() string {
 // MarshalText returns the name of the kind.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText reads the name of a kind. One that this version does not know is an error.
+// UnmarshalText reads the name of a kind. An unknown name is an error.
 func (k *Kind) UnmarshalText(name []byte) error {
 	for i, known := range kindNames() {
 		if i > 0 && known == string(name) {

@@ -13,7 +13,7 @@ import (
 	"github.com/pgonce/pgonce/upsert"
 )
 
-// TestMistakes runs the SQL of the package documentation, and shows what each loses.
+// TestMistakes runs the SQL of MISTAKES.md, and shows what each loses.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	const (

@@ -14,17 +14,15 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Stmt is a checked upsert for rows of type T. It is safe for concurrent use, and meant to be made once, for one table on one
-// server: another database, or a schema that the search path puts in its place, needs a Stmt of its own.
+// Stmt is a checked upsert for rows of type T. It is safe for concurrent use. Make it once for one table on one server:
+// another database, or a schema that the search path puts in its place, needs its own.
 //
-// At its first use it reads the table's columns from the catalog (one round trip more), and keeps them. It reads them anew
-// where ALTER TABLE has changed the precision of a column, and after errors that such a change may be the reason of: an error of the
-// server, [ErrVersionConflict] and [ErrUnsettled]. (A column that had no precision before and has one now shows itself by
-// one of them, once.)
+// The first use reads the table's columns from the catalog (one more round trip) and keeps them. They are read anew
+// after ALTER TABLE has changed a column's precision. So they are after errors that this may cause: the server's,
+// [ErrVersionConflict] and [ErrUnsettled]. (A column that gets its first precision shows itself by one of these, once.)
 type Stmt[T any] struct{ p *plan }
 
-// Outcome says what an upsert did. The zero Outcome comes with an error; of the errors, [ErrUnreadable] alone comes
-// with another.
+// Outcome says what an upsert did. The zero Outcome comes with an error; only [ErrUnreadable] comes with another.
 type Outcome uint8
 
 // The outcomes. Nothing is written for Stale and Unchanged: no dead row, no WAL.
@@ -53,8 +51,8 @@ func (o Outcome) String() string {
 type Result[T any] struct {
 	Outcome Outcome
 
-	// Stored is the row in the table: the new one where it was Inserted or Updated (with what the database filled in), else
-	// the one by which it was judged. NULL leaves a field's zero value. It is set with [ErrVersionConflict] and
+	// Stored is the row in the table: the new one if Inserted or Updated (with what the database filled in), else the
+	// one that it was judged by. NULL leaves a field's zero value. It is set with [ErrVersionConflict] and
 	// [ErrUnreadable] too, and empty with any other error.
 	Stored T
 
@@ -62,16 +60,15 @@ type Result[T any] struct {
 	Err error
 }
 
-// SQL returns the upsert as one would write it by hand, for other drivers and for reading, and the columns whose values
-// are its parameters $1, $2, ... in that order. It writes what Exec would. It does not say what it did, it waits for
-// rivals and locks the row also when it is stale, and it leaves to the caller what Exec refuses: a NULL version, tie-breaker or
-// key, MaxSkew, a row outside the predicate.
+// SQL returns the upsert as one would write it by hand, and the columns of its parameters $1, $2, ... in that order. It
+// writes what Exec would, with these differences:
 //
-// It does not know the table, so it takes every operator from pg_catalog. Use Exec where the type of a key or of a version is
-// an extension's: as a key, citext is compared by its case here, and a type that is no text fails with 42883.
-//
-// For the same reason it fills in no defaults. Where nothing is stored, a NULL for a NOT NULL column of
-// SetIfNotNull fails with 23502, and so does a deletion's NULL for one of Set. Exec stores the default instead.
+//   - It does not say what it did. It waits for rivals, and locks the row also when it is stale.
+//   - It does not refuse what Exec refuses: a NULL version, tie-breaker or key, MaxSkew, a row outside the predicate.
+//   - It takes every operator from pg_catalog. If the type of a key or a version is an extension's, use Exec. Here
+//     citext as a key is compared by its case, and a type that is no text fails with 42883.
+//   - It fills in no defaults. Where nothing is stored, a NULL for a NOT NULL column of SetIfNotNull fails with 23502,
+//     and so does a deletion's NULL for one of Set. Exec stores the default.
 func (s *Stmt[T]) SQL() (sql string, columns []string) {
 	for _, m := range s.p.written {
 		columns = append(columns, m.column)

@@ -11,7 +11,7 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Problem is one thing about a table with which an upsert would fail, or be wrong.
+// Problem is one reason why an upsert would fail, or be wrong.
 type Problem struct {
 	Table string // the table, as [Into] names it
 
@@ -34,8 +34,8 @@ func (e *VerifyError) Error() string {
 	return b.String()
 }
 
-// Except returns e without the problems of the kinds given, for a program that accepts them knowingly, and nil where none
-// is left. To accept a single trigger or constraint, name it in [Builder.Accept].
+// Except returns e without the problems of the kinds given, and nil where none is left. To accept a single trigger or
+// constraint, name it in [Builder.Accept].
 //
 //	var found *upsert.VerifyError
 //	if errors.As(err, &found) {
@@ -60,25 +60,26 @@ type Statement interface {
 	plan() *plan
 }
 
-// Verify compares statements with the tables that they are for, and returns a [*VerifyError] with everything that it finds; other
-// errors mean that it could not look. It belongs into a test, or at the start of a program. It finds
+// Verify compares statements with their tables, and returns a [*VerifyError] with everything that it finds. Other
+// errors mean that it could not look. Call it in a test, or when the program starts. Each [Kind] names what it looks
+// for:
 //
-//   - a table or a column that is not there, a column that cannot be written (generated), and a column that has to be written and is not;
-//   - a conflict target without a unique index on exactly it, and an index that is INVALID, deferrable, or has another predicate;
-//   - key columns that may be NULL, in an index that takes NULLs for different from each other;
-//   - a version guard on a partial target, which a late event gets around with a row of its own;
-//   - a version of a type that does not order events (see [Builder.AnyVersionType]);
-//   - triggers that change or drop rows, or mention the version, as far as their source in PL/pgSQL shows it; rules;
+//   - a table or column that is missing, a column that cannot be written (generated), one that must be written and is
+//     not;
+//   - a target without a unique index on exactly it, or with one that is INVALID, deferrable, or has another predicate;
+//   - key columns that may be NULL, in an index that takes NULLs for different;
+//   - a version guard on a partial target, and a version that does not order events (see [Builder.AnyVersionType]);
+//   - triggers that change or drop rows, or mention the version, as far as their PL/pgSQL shows it; rules; tables that
+//     inherit from it;
 //   - further unique constraints, and EXCLUDE constraints, that an event can clash with (see [ErrOtherConstraint]);
-//   - tables that inherit from it, which no unique index covers;
 //   - a view that PostgreSQL cannot turn into its table, or that has no unique index behind it;
 //   - a column for which a deletion that leaves it out has no value.
 //
-// What is known and meant is named by [Builder.Accept]. Of a view, columns behind it are not checked.
+// Name what you mean in [Builder.Accept]. Of a view, the columns behind it are not checked.
 //
-// It reads pg_catalog. A write to a view is planned, and not run. For a target with an expression or a predicate it
-// makes a temporary table and index, to see them as PostgreSQL does, in a transaction (or, inside one, under a
-// savepoint) that it rolls back; so it needs the TEMP privilege, and a server that can be written to.
+// It reads pg_catalog. A write to a view is planned, not run. For a target with an expression or a predicate it makes a
+// temporary table and index, and rolls them back. That needs the TEMP privilege and a server that can be written to.
+// Inside a transaction it uses a savepoint.
 func Verify(ctx context.Context, db DB, stmts ...Statement) error {
 	conn, err := connOf(db)
 	if err != nil {

@@ -1,13 +1,8 @@
-// Package inbox stores each message once, so that it can be acknowledged at once, and has it handled afterwards: the
-// handler's writes and the completion are committed together.
+// Package inbox stores each message once, so that it can be acknowledged at once, and has it handled afterwards.
 //
-// [Store] puts the raw message into a table whose primary key is (message id, operation, source). A message that comes
-// again is a [Duplicate], whatever has become of the first. A [Worker] then calls your [Handler] with the message, in a
-// transaction of its own. What the handler writes there stands if and only if the message is marked as handled. What
-// inbox does not promise is anything outside of that transaction: a mail that the handler sends is sent again when the
-// attempt has to be made again.
-//
-// # Basic use
+// [Store] puts the raw message into a table whose primary key is (message id, operation, source). What comes again is a
+// [Duplicate]. A [Worker] then calls your [Handler] in a transaction of its own: the handler's writes stand if and only
+// if the message is marked as handled. A mail that the handler sends is sent again if the attempt must be made again.
 //
 //	out, err := inbox.Store(ctx, pool, inbox.Message{Source: "stripe", Operation: "webhook", ID: event, Body: body})
 //	if err != nil {
@@ -22,31 +17,11 @@
 //		return err
 //	})
 //
-// The table is made by [Migrate], and checked by [Verify].
-//
-// # Finding what you need
-//
-//   - Storing: [Store], [Table.Store], [Message], [Outcome].
-//   - Handling: [Worker.Run] for ever, [Worker.Drain] once; [Handler], [ErrFinal].
-//   - Waking a worker: [Notify], [Listen], [Worker].Wake.
-//   - With database/sql: package inboxsql, below this one.
-//   - Looking after it: [Table.Depth], [Table.List], [Table.Replay], [Table.Discard], [Table.Purge].
+// [Migrate] makes the table, and [Verify] checks it. [Notify] and [Listen] wake a worker. [Table.Depth], [Table.List],
+// [Table.Replay], [Table.Discard] and [Table.Purge] look after the table. Package inboxsql, below this one, is for
+// database/sql.
 //
 // # States
-//
-//	        Store            nil            Purge
-//	no row -------> waiting ------> handled ------> no row
-//	                |  ^ ^             |               ^
-//	         failed |  | +-- Replay ---+               |
-//	                +--+ |                             |
-//	                |    +-- Replay ---+               |
-//	                |                  |               |
-//	                +---------------> dead             |
-//	        the last attempt           | Discard       | Purge
-//	                                   v               |
-//	                               discarded ----------+
-//
-// Replay takes what is discarded to waiting, too.
 //
 //	from                      to         by               on condition that
 //	no row                    waiting    Store            the name is new
@@ -57,7 +32,7 @@
 //	dead, handled, discarded  waiting    Replay           its body is still there
 //	handled, discarded        no row     Purge            it was finished longer ago than Keep
 //
-// What waits and what is dead is never purged, however old. A dead message is replayed or discarded by somebody.
+// What waits and what is dead is never purged, however old.
 //
 // # What fails
 //
@@ -67,41 +42,36 @@
 // the same end, each attempt being noticed when the Lease is over, with the class "crash". Others that were being
 // handled in that process have an attempt counted, too.
 //
-//	the handler's end                             the message              attempts counted  its ErrorClass
-//	nil                                           handled                  -                 -
-//	an error                                      waits, or dead           one               the SQLSTATE; "timeout"; "error"
-//	one of [ErrFinal]                             dead at once             one               as above
-//	a panic                                       waits, or dead           one               "panic"
-//	nil after an SQL error that it swallowed      dead at once             one               "misuse"
-//	Commit or Rollback, by method or in SQL text  dead at once             one               "misuse"
-//	the process or the connection ends            waits, or dead           one               "crash"; the SQLSTATE; "error"
-//	Run's ctx ends, and the handler fails by it   waits, due at once       none              -
+//	the handler's end                             the message         attempts counted  its ErrorClass
+//	nil                                           handled             -                 -
+//	an error                                      waits, or dead      one               the SQLSTATE; "timeout"; "error"
+//	one of [ErrFinal]                             dead at once        one               as above
+//	a panic                                       waits, or dead      one               "panic"
+//	nil after an SQL error that it swallowed      dead at once        one               "misuse"
+//	Commit or Rollback, by method or in SQL text  dead at once        one               "misuse"
+//	the process or the connection ends            waits, or dead      one               "crash"; the SQLSTATE; "error"
+//	Run's ctx ends, and the handler fails by it   waits, due at once  none              -
 //
-// A COMMIT that is not answered is settled: the row says, by the token of the attempt, whether it took place. No
-// attempt begins before the transaction of the last one has ended, for that one holds the row's lock.
+// A COMMIT that is not answered is settled by the row's token. No attempt begins before the last one's transaction has
+// ended.
 //
 // # Order
 //
-// Messages with one [Message].Key are handled one at a time, in the order in which they were stored. Of two
-// transactions that store for one key at once, the order is that of their messages only where they exclude each other.
-// A message that is committed behind a later one comes next.
+// Messages with one [Message].Key are handled one at a time, in the order in which they were stored. Two transactions
+// that store for one key at once have an order only if they exclude each other; a message committed behind a later one
+// comes next. While the first message of a key waits for its next attempt, and while it is dead, the later ones of its
+// key wait. Others go on. Replay or Discard lets the key go on.
 //
-// While the first message of a key waits for its next attempt, and while it is dead, the later ones of its key wait
-// behind it. Messages of other keys, and those without a key, go on. Replay or Discard lets the key go on.
-//
-// # Errors
+// # Errors, poolers, rights
 //
 //	ErrInvalid   a message or a filter cannot be used; nothing was sent
 //	ErrFinal     yours: no retry can help
 //	ErrPanic     the handler panicked
 //	ErrMisuse    the handler ended the transaction, swallowed an SQL error or left rows open
 //
-// Other errors are the handler's, the server's or the connection's. After an error of Store nothing is known of the
-// message, as ever where a COMMIT is not answered: do not acknowledge it, and what comes again is a duplicate, or new.
+// Other errors are the handler's, the server's or the connection's. After an error of Store the message may be there or
+// not: do not acknowledge it.
 //
-// # Poolers, rights
-//
-// Nothing outlives a transaction or a statement, so all of it works behind PgBouncer in transaction mode, but
-// [Listen], which needs a direct connection. Store needs SELECT and INSERT on the table; a worker, Replay and Discard
-// SELECT and UPDATE; Purge DELETE as well. Verify asks for all four.
+// All but [Listen], which needs a direct connection, works behind PgBouncer in transaction mode. Store needs SELECT and
+// INSERT on the table; a worker, Replay and Discard SELECT and UPDATE; Purge DELETE as well. Verify asks for all four.
 package inbox

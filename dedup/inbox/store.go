@@ -11,15 +11,15 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Message is a message: what Store stores, and what a [Handler] gets.
-//
-// Source, Operation and ID are its name. Together they are unique, for as long as the table keeps it.
+// Message is what Store stores, and what a [Handler] gets. Source, Operation and ID are its name: together they are
+// unique, for as long as the table keeps it.
 type Message struct {
 	// Source says who made the id, Operation what is done with the message: as in idem.Scope. 1 to 255 bytes each.
 	Source, Operation string
 
-	// ID is the sender's, the same each time the message comes. At most 1,024 bytes, "%" and "/" counting three times: so
-	// it can be a part of an idem.Key. As there, none of the three may be blank, hold a NUL, or be other than UTF-8.
+	// ID is the sender's, the same each time the message comes. At most 1,024 bytes, "%" and "/" counting three times,
+	// so that it can be a part of an idem.Key. As there, Source, Operation and ID must be UTF-8 without NUL, and not
+	// blank.
 	ID string
 
 	// Key is the ordering key: messages of one key are handled in order. Empty means no order. At most 1,024 bytes.
@@ -64,17 +64,17 @@ func (o Outcome) String() string {
 	return "none"
 }
 
-// Conn is what single statements need: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, a pgx.Tx, or a wrapper of one.
+// Conn runs single statements: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, a pgx.Tx, or a wrapper of one.
 type Conn interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
 // Store stores m once in the zero [Table]. With a pgx.Tx it is there if and when that is committed; else at once. It
-// takes one round trip, and for a duplicate two; one more where the session is read only by default.
+// takes one round trip, and for a duplicate two; one more if the session is read only by default.
 //
-// Another transaction that has stored the same message and is still open is waited for. What is in the message is not
-// compared: the first one counts. Before anything is sent it returns [ErrInvalid] for what cannot be stored. After
-// any other error the message may be there, or not: it must come again. A transaction has failed then.
+// It waits for an open transaction that has stored the same message. The content is not compared: the first one counts.
+// For what cannot be stored it returns [ErrInvalid] before anything is sent. After any other error the message may be
+// there, or not: it must come again. A transaction has failed then.
 func Store(ctx context.Context, db Conn, m Message) (Outcome, error) {
 	return Table{}.Store(ctx, db, m)
 }

@@ -9,24 +9,23 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Table names an inbox. The zero value is the table inbox, found by the search path. A Table is a description: making
-// one reads and writes nothing. One consumer that needs to be apart from others is one table.
+// Table names an inbox. The zero value is the table inbox, found by the search path. Making a Table reads and writes
+// nothing. Give a consumer that must be apart from others its own table.
 type Table struct {
-	// Name is the table's name, with its schema or without, of 54 bytes at the most: "messages", "app.messages". It is
-	// quoted for you, and its case kept. Empty means "inbox". Name it with its schema wherever the search path may
-	// change.
+	// Name is the table's name, with or without its schema, of at most 54 bytes: "messages", "app.messages". Empty
+	// means "inbox". It is quoted for you, and its case kept. Give the schema wherever the search path may change.
 	Name string
 
-	// Keep is how long a message's name is kept after it was handled or discarded: what comes again later is new. 0
-	// means [dedup.DefaultRetention].
+	// Keep is how long a message's name is kept after it was handled or discarded; what comes later is new. 0 means
+	// [dedup.DefaultRetention].
 	Keep time.Duration
 
-	// KeepBodies is how long its body and headers are kept, and so how far back it can be replayed. 0 means 7 days, or
-	// Keep where that is shorter.
+	// KeepBodies is how long body and headers are kept, and so how far back Replay reaches. 0 means 7 days, or Keep if
+	// that is shorter.
 	KeepBodies time.Duration
 
-	// Observer, where not nil, is told what becomes of each message that is stored (dedup.Stored, dedup.Duplicate,
-	// dedup.Failed), of each attempt (dedup.Executed, dedup.Failed, dedup.DeadLetter, dedup.Unknown), and of each purge.
+	// Observer, if not nil, is told what becomes of each stored message (dedup.Stored, dedup.Duplicate, dedup.Failed),
+	// of each attempt (dedup.Executed, dedup.Failed, dedup.DeadLetter, dedup.Unknown), and of each purge.
 	Observer dedup.Observer
 }
 
@@ -49,14 +48,14 @@ func (s State) String() string {
 	return [...]string{"none", "waiting", "handled", "dead", "discarded"}[s]
 }
 
-// Validate reports whether t can be a table. It does not look at a database; that is what [Verify] does.
+// Validate reports whether t can be a table. It does not look at a database; [Verify] does.
 func (t Table) Validate() error {
 	_, err := engine.Table(t).SQL()
 	return wrapped("table", err)
 }
 
 // DDL returns the SQL that makes the table, for a migration tool or psql. It can be run again. Its comments state the
-// locks it takes. DDL panics where [Table.Validate] would return an error.
+// locks it takes. DDL panics where [Table.Validate] returns an error.
 func (t Table) DDL() string {
 	if err := t.Validate(); err != nil {
 		panic("inbox: Table.DDL: " + err.Error())
@@ -73,24 +72,28 @@ func names(tables []Table) []string {
 	return all
 }
 
-// Migrate makes the table, or brings it up to the version of this library; with none given, the zero [Table]. It owns
-// one READ COMMITTED transaction, in which it holds an advisory lock, so that several processes may call it at once.
-// It ends with [Verify], and returns its *[dedup.VerifyError]; then, as on any other error, nothing is changed. A
-// connection that is in a transaction is refused. Safe for concurrent use.
+// Migrate makes the table, or brings it up to this library's version; with none given, the zero [Table]. It owns one
+// READ COMMITTED transaction with an advisory lock, so several processes may call it at once. It ends with [Verify],
+// and returns its *[dedup.VerifyError]; then, as on any other error, nothing is changed. A connection that is in a
+// transaction is refused. Safe for concurrent use.
 func Migrate(ctx context.Context, db dedup.DB, tables ...Table) error {
 	return wrapped("migrate", engine.MigrateAll(ctx, pg.FromPgxDB(db, readCommitted()), names(tables)...))
 }
 
-// Verify proves from the catalog that each table can be an inbox; with none given, the zero [Table]. It asks: is the
-// table there, logged, with the columns, types and collations that the statements rely on; is a unique index on the
-// name of a message, valid, immediate, for all rows, and on nothing else; are the other indexes valid; do the numbers
-// ascend without gaps that a session keeps to itself (CACHE 1); can a trigger, a rule or row security drop or hide
-// messages; has the current role its rights. And of the session it asks what dedup.Verify asks of it.
+// Verify proves from the catalog that each table can be an inbox; with none given, the zero [Table]. It returns nil
+// when all of it holds, a *[dedup.VerifyError] with every problem where not, and any other error when it could not ask.
+// It asks:
 //
-// It returns nil when all of it holds, a *[dedup.VerifyError] with every problem where not, and any other error when
-// it could not ask. The kinds: "table missing", "not our table", "not logged", "column missing", "column type",
-// "constraint missing", "other unique index", "index missing", "numbers out of order", "trigger" (rules, too),
-// "row security", "rights missing", and those of a session. Safe for concurrent use.
+//   - is the table there, logged, with the columns, types and collations that the statements rely on;
+//   - is a unique index on a message's name, valid, immediate, for all rows, and on nothing else; are other indexes
+//     valid;
+//   - do the numbers ascend without gaps that a session keeps to itself (CACHE 1);
+//   - can a trigger, a rule or row security drop or hide messages; has the current role its rights;
+//   - of the session, what dedup.Verify asks of it.
+//
+// The kinds: "table missing", "not our table", "not logged", "column missing", "column type", "constraint missing",
+// "other unique index", "index missing", "numbers out of order", "trigger" (rules, too), "row security", "rights
+// missing", and those of a session. Safe for concurrent use.
 func Verify(ctx context.Context, db Conn, tables ...Table) error {
 	return wrapped("verify", engine.VerifyAll(ctx, pg.FromPgx(db), names(tables)...))
 }
@@ -105,8 +108,8 @@ type Depth struct {
 	Oldest  time.Duration // how long the oldest of Waiting has waited, by the server's clock; 0 where there is none
 }
 
-// Depth counts what is not finished. It reads all of that, and nothing that is finished: call it every minute, and
-// not for every message.
+// Depth counts what is not finished. It reads all of that, and nothing finished: call it every minute, not for every
+// message.
 func (t Table) Depth(ctx context.Context, db Conn) (Depth, error) {
 	s, err := engine.Table(t).SQL()
 	if err != nil {
@@ -116,7 +119,7 @@ func (t Table) Depth(ctx context.Context, db Conn) (Depth, error) {
 	return Depth(d), wrapped("depth", err)
 }
 
-// Filter chooses messages: those that fit all of what is set. The zero Filter chooses everything that is dead.
+// Filter chooses messages that fit all of what is set. The zero Filter chooses everything dead.
 type Filter struct {
 	State             State // 0 means Dead
 	Source, Operation string
@@ -149,11 +152,9 @@ func (t Table) List(ctx context.Context, db Conn, f Filter, limit int) ([]Messag
 }
 
 // Replay makes messages due again, with all their attempts to come: dead ones, and by [Filter].State handled or
-// discarded ones, whose handler then runs once more. It returns how many. A message goes before the later ones of its
-// key.
-//
-// It reaches back as far as bodies are kept: a message whose body was purged is left as it is, and not counted. Dead
-// ones keep theirs. A state of Waiting is [ErrInvalid].
+// discarded ones, whose handler then runs once more. A message goes before the later ones of its key. It returns how
+// many. A message whose body was purged is left as it is, and not counted; dead ones keep theirs. A state of Waiting is
+// [ErrInvalid].
 func (t Table) Replay(ctx context.Context, db Conn, f Filter) (int64, error) {
 	s, err := engine.Table(t).SQL()
 	if err != nil {
@@ -163,7 +164,7 @@ func (t Table) Replay(ctx context.Context, db Conn, f Filter) (int64, error) {
 	return n, wrapped("replay", err)
 }
 
-// Discard gives dead messages up: they are not handled, what comes again is a [Duplicate] still, and the next message
+// Discard gives dead messages up: they are not handled, what comes again is still a [Duplicate], and the next message
 // of each key is due at once. It returns how many. A state other than Dead is [ErrInvalid].
 func (t Table) Discard(ctx context.Context, db dedup.DB, f Filter) (int64, error) {
 	s, err := engine.Table(t).SQL()
@@ -180,11 +181,10 @@ type Purged struct {
 	Keys   int64 // messages that were deleted altogether
 }
 
-// Purge deletes what Table's Keep and KeepBodies say, of messages that are handled or discarded, and counts from then
-// on. What waits and what is dead it leaves. It works in batches of 1,000, each committed by itself; what somebody else
-// has locked waits for the next purge. Several may run at once. Call it every hour, or every day.
-//
-// It also makes due what waits behind a message that was deleted by hand.
+// Purge deletes what Table's Keep and KeepBodies say, of messages that are handled or discarded, counted from then on.
+// What waits and what is dead stays. Each batch of 1,000 is committed by itself; locked rows wait for the next purge.
+// Several may run at once. Call it every hour, or every day. It also makes due what waits behind a message that was
+// deleted by hand.
 func (t Table) Purge(ctx context.Context, db dedup.DB) (Purged, error) {
 	p, err := engine.Table(t).Purge(ctx, pg.WriterPgxAlone(db))
 	return Purged(p), wrapped("purge", err)

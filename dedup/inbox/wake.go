@@ -14,9 +14,8 @@ import (
 // are, the table says.
 const channel = "pgonce_inbox"
 
-// Notify wakes the workers that [Listen], of every process. Call it after the COMMIT, and not inside of the
-// transaction: there the COMMIT would wait for those of all others that notify. Once for many transactions will do.
-// It works behind PgBouncer.
+// Notify wakes the workers that [Listen], of every process. Call it after the COMMIT, once for many transactions:
+// inside a transaction the COMMIT would wait for all others that notify. It works behind PgBouncer.
 func Notify(ctx context.Context, db Conn) error {
 	if err := engine.Notify(ctx, pg.FromPgx(db), channel); err != nil {
 		return fmt.Errorf("inbox: notify: %w", err)
@@ -24,14 +23,13 @@ func Notify(ctx context.Context, db Conn) error {
 	return nil
 }
 
-// Listen sends to wake whenever somebody has called [Notify], until ctx ends or the connection is lost; it returns
-// that error. Give [Worker].Wake the same channel, with room for one:
+// Listen sends to wake whenever somebody has called [Notify], until ctx ends or the connection is lost; it returns that
+// error. Give [Worker].Wake the same channel, with room for one:
 //
 //	wake := make(chan struct{}, 1)
 //	go func() { _ = inbox.Listen(ctx, conn, wake) }()
 //
-// conn must be a direct one: behind PgBouncer in transaction mode nobody is told. While nobody listens, workers still
-// poll.
+// conn must be direct: behind PgBouncer in transaction mode nobody is told. Workers still poll while nobody listens.
 func Listen(ctx context.Context, conn *pgx.Conn, wake chan<- struct{}) error {
 	if _, err := conn.Exec(ctx, "LISTEN "+pg.Quote(channel)); err != nil {
 		return fmt.Errorf("inbox: listen: %w", err)

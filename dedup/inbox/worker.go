@@ -31,18 +31,18 @@ type Handler func(ctx context.Context, tx pgx.Tx, m Message) error
 
 // What a handler's error can be, with errors.Is.
 var (
-	// ErrFinal is for a handler to wrap, where no retry can help: the message is dead at once.
+	// ErrFinal is for a handler to wrap, if no retry can help: the message is dead at once.
 	ErrFinal = engine.ErrFinal
 
 	// ErrPanic: the handler panicked.
 	ErrPanic = engine.ErrPanic
 
-	// ErrMisuse: the handler has broken its contract, see [Handler]. The message is dead at once, for what the
-	// handler committed by itself would be done by each attempt.
+	// ErrMisuse: the handler has broken its contract, see [Handler]. The message is dead at once, for each attempt
+	// would repeat what the handler committed by itself.
 	ErrMisuse = engine.ErrMisuse
 )
 
-// Worker handles what was stored. It is a plain value, safe for concurrent use. The zero Worker works.
+// Worker handles what was stored. Its zero value works. It is a plain value, safe for concurrent use.
 type Worker struct {
 	Table Table
 
@@ -60,8 +60,8 @@ type Worker struct {
 	// Poll is how long to wait after nothing was found. 0 means 25 ms. A look writes nothing.
 	Poll time.Duration
 
-	// Wake, where not nil, ends such a wait: send to it, without blocking, after a COMMIT of this process, or let
-	// [Listen] do it. It only saves time, and nothing is lost with a wake-up.
+	// Wake, if not nil, ends such a wait: send to it, without blocking, after a COMMIT of this process, or let [Listen]
+	// do it. It only saves time; a lost wake-up loses nothing.
 	Wake <-chan struct{}
 
 	// MaxAttempts is how often a message is tried before it is dead. 0 means 20: about nine hours.
@@ -71,9 +71,9 @@ type Worker struct {
 	// second, and an hour.
 	MinRetry, MaxRetry time.Duration
 
-	// Done, where not nil, is called after each attempt, and after each error of the database's, by one goroutine or
-	// several. m is without headers and body, and without a name where no message was taken. err is nil for a message
-	// that is handled, the handler's, or the database's; without Done nobody hears of it.
+	// Done, if not nil, is called after each attempt, and after each error of the database's, by one goroutine or
+	// several. m has no headers and no body, and no name if no message was taken. err is nil for a handled message,
+	// else the handler's or the database's; without Done nobody hears of it.
 	Done func(ctx context.Context, m Message, err error)
 }
 
@@ -84,7 +84,7 @@ type Stats struct {
 	Dead    int64 // messages that had their last attempt, by a worker that died as well
 }
 
-// Validate reports whether w can be a worker. It does not look at a database.
+// Validate reports whether w can be a worker, without looking at a database.
 func (w Worker) Validate() error {
 	none := func(context.Context, pg.Tx, engine.Message) error { return nil }
 	_, err := w.options(none).Worker(nil, nil)
@@ -124,11 +124,11 @@ var errOwned = errors.New("it may not commit or roll back the transaction it was
 func (t *ownedTx) Commit(context.Context) error   { t.refused = true; return errOwned }
 func (t *ownedTx) Rollback(context.Context) error { t.refused = true; return errOwned }
 
-// Run handles messages until ctx ends, and returns its error, or at once one that says what is wrong with w. On an
+// Run handles messages until ctx ends, and returns its error, or at once one that says what is wrong with w. After an
 // error of the database's it goes on after a rest. It may run in any number of processes. When ctx ends, so does the
-// handler's; one that returns nil all the same is committed, and one that fails has no attempt counted.
+// handler's: if the handler returns nil it is committed, and if it fails no attempt is counted.
 //
-// It owns its transactions, and holds a connection only while a handler runs, if db is a pool.
+// It owns its transactions, and if db is a pool holds a connection only while a handler runs.
 func (w Worker) Run(ctx context.Context, db dedup.DB, h Handler) error {
 	err := w.options(adapt(h)).Run(ctx, pg.WriterPgxAlone(db), pg.FromPgxDB(db, readCommitted()), w.tell(ctx))
 	if err != nil && ctx.Err() == nil {
@@ -137,9 +137,9 @@ func (w Worker) Run(ctx context.Context, db dedup.DB, h Handler) error {
 	return err
 }
 
-// Drain handles messages, one at a time, until none is due, and returns: for tests, and for a scheduler. It returns
-// the handler's first error, though other messages may have been handled; what failed is tried again by a later call,
-// when its time has come. An error of the database's ends it.
+// Drain handles messages, one at a time, until none is due, and returns: for tests, and for a scheduler. It returns the
+// handler's first error, though other messages may have been handled; a later call tries again what failed, when its
+// time has come. An error of the database's ends it.
 func (w Worker) Drain(ctx context.Context, db dedup.DB, h Handler) (Stats, error) {
 	e, err := w.options(adapt(h)).Worker(pg.WriterPgxAlone(db), pg.FromPgxDB(db, readCommitted()))
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Event is an event: what Append stores, and what a [Publisher] gets.
+// Event is what Append stores, and what a [Publisher] gets.
 type Event struct {
-	// ID is fixed when the event is appended, and the same each time it is published: the consumer's key. It is a
-	// UUID in its usual form, in lower case. Empty means a new one ([NewID]), which the Publisher sees.
+	// ID is fixed when the event is appended, and the same each time it is published: the consumer's key. It is a UUID
+	// in its usual form, in lower case. Empty means a new one ([NewID]), which the Publisher sees.
 	ID string
 
 	// Topic says where it goes: a subject, a queue, a topic. 1 to 255 bytes.
@@ -47,14 +47,12 @@ const (
 // ErrInvalid: an event cannot be stored, or an id is none.
 var ErrInvalid = engine.ErrInvalid
 
-// NewID returns a new UUID of version 7, for whoever has to know an event's id before Append.
+// NewID returns a new UUID of version 7, if you must know an event's id before Append.
 func NewID() string { return engine.NewID() }
 
 // Append stores events in the zero [Table], in tx: they are published, in this order for each key, if and when tx is
-// committed. It takes one round trip.
-//
-// Before anything is sent it returns [ErrInvalid] for an event that cannot be stored. Any other error is the
-// server's or the connection's: tx has failed, and must be rolled back.
+// committed. It takes one round trip. For an event that cannot be stored it returns [ErrInvalid] before anything is
+// sent. Any other error is the server's or the connection's: tx has failed, and must be rolled back.
 func Append(ctx context.Context, tx pgx.Tx, events ...Event) error {
 	return Table{}.Append(ctx, tx, events...)
 }

@@ -15,14 +15,14 @@ import (
 
 // Publisher hands events to a broker.
 type Publisher interface {
-	// Publish returns nil when the broker has confirmed every event. It publishes those of one key in their order,
-	// and none after one of the same key that failed. See the package's table of its errors: an [EventErrors] tells
-	// what became of each, and one of [ErrUnavailable] says that no event is to blame. A panic is an error, too.
+	// Publish returns nil when the broker has confirmed every event. It publishes those of one key in order, and none
+	// after one of the same key that failed. An [EventErrors] tells what became of each, and one of [ErrUnavailable]
+	// says that no event is to blame; see the package's table. A panic is an error, too.
 	//
-	// It must return soon after ctx has ended. For one event that is when three quarters of the lease are over, and for
-	// several when half of that time is: the rest is for trying them one by one. It may be called by
-	// several goroutines at once, with events of different keys, and again with events that it has published already.
-	// It must not change the events, nor keep them.
+	// It must return soon after ctx has ended. For one event that is after three quarters of the lease, for several
+	// after half of that, so that they can be tried one by one. It may be called by several goroutines at once, with
+	// events of different keys, and again with events that it has published. It must not change the events, nor keep
+	// them.
 	Publish(ctx context.Context, events []Event) error
 }
 
@@ -32,14 +32,14 @@ type PublisherFunc func(ctx context.Context, events []Event) error
 // Publish calls f.
 func (f PublisherFunc) Publish(ctx context.Context, events []Event) error { return f(ctx, events) }
 
-// ErrUnavailable is for a [Publisher] to wrap, where the broker cannot be reached: no attempt is counted.
+// ErrUnavailable is for a [Publisher] to wrap, if the broker cannot be reached: no attempt is counted.
 var ErrUnavailable = engine.ErrUnavailable
 
 // ErrPanic: the Publisher panicked.
 var ErrPanic = engine.ErrPanic
 
-// EventErrors is an error of a [Publisher] that knows what became of each event. It has as many entries as there were
-// events, nil for those that were published.
+// EventErrors is an error of a [Publisher] that knows what became of each event: one entry for each, nil if it was
+// published.
 type EventErrors []error
 
 // Error names the first of them.
@@ -69,7 +69,7 @@ func (e EventErrors) Unwrap() []error {
 	return all
 }
 
-// Err returns e, or nil where all events were published.
+// Err returns e, or nil if all events were published.
 func (e EventErrors) Err() error {
 	if len(e.Unwrap()) == 0 {
 		return nil
@@ -90,23 +90,23 @@ type Relay struct {
 	Table     Table
 	Publisher Publisher
 
-	// Batch is how many events Publish gets at the most, all of one lane. 0 means 100. Their payloads have 8 MB
-	// together, or there is one event.
+	// Batch is how many events Publish gets at most, all of one lane. 0 means 100. Their payloads have 8 MB together,
+	// or there is one event.
 	Batch int
 
 	// Workers is how many batches Run publishes at a time, each with a connection while it talks to the database. 0
 	// means 1; more than the 32 lanes is of no use.
 	Workers int
 
-	// Lease is how long a batch may take. A relay that dies gives up its lane when that is over, by the database's
-	// clock. 0 means 30 seconds.
+	// Lease is how long a batch may take. A dead relay's lane is free after that, by the database's clock. 0 means 30
+	// seconds.
 	Lease time.Duration
 
 	// Poll is how long to wait after nothing was found. 0 means 25 ms. A look writes nothing.
 	Poll time.Duration
 
-	// Wake, where not nil, ends such a wait: send to it, without blocking, after a COMMIT of this process, or let
-	// [Listen] do it. It only saves time, and nothing is lost with a wake-up.
+	// Wake, if not nil, ends such a wait: send to it, without blocking, after a COMMIT of this process, or let [Listen]
+	// do it. It only saves time; a lost wake-up loses nothing.
 	Wake <-chan struct{}
 
 	// MaxAttempts is how often an event is tried before it is parked. 0 means 20: about nine hours.
@@ -116,12 +116,12 @@ type Relay struct {
 	// second, and an hour.
 	MinRetry, MaxRetry time.Duration
 
-	// Done, where not nil, is called after each batch, and after each error of the database's, by one goroutine or
+	// Done, if not nil, is called after each batch, and after each error of the database's, by one goroutine or
 	// several. err is the Publisher's, or the database's; without Done nobody hears of it. The relay waits for it.
 	Done func(ctx context.Context, s Stats, err error)
 }
 
-// Validate reports whether r can be a relay. It does not look at a database.
+// Validate reports whether r can be a relay, without looking at a database.
 func (r Relay) Validate() error {
 	if _, err := r.options().Relay(); err != nil {
 		return fmt.Errorf("outbox: %w", err)
@@ -150,13 +150,13 @@ func (r Relay) publish(ctx context.Context, found []engine.Event) engine.Result 
 	return engine.Result{Err: err}
 }
 
-// Run publishes until ctx ends, and returns its error, or at once one that says what is wrong with r. On an error of
-// the database's it goes on after a rest. It may run in any number of processes. When ctx ends while Publish runs,
-// Publish's ctx ends, too; what it has published is still deleted, and the lane is free for others at once.
+// Run publishes until ctx ends, and returns its error, or at once one that says what is wrong with r. After an error of
+// the database's it goes on after a rest. It may run in any number of processes. When ctx ends while Publish runs, so
+// does Publish's; what it has published is still deleted, and the lane is free for others at once.
 //
-// It owns its transactions, and holds no connection while Publish runs, if db is a pool. They are READ COMMITTED and do
-// not wait for the disk or a standby (synchronous_commit): what a crash undoes is published again. It needs SELECT, UPDATE and
-// DELETE on both tables.
+// It owns its transactions, and if db is a pool holds no connection while Publish runs. They are READ COMMITTED and do
+// not wait for the disk or a standby (synchronous_commit): what a crash undoes is published again. It needs SELECT,
+// UPDATE and DELETE on both tables.
 func (r Relay) Run(ctx context.Context, db dedup.DB) error {
 	tell := func(s engine.Stats, published, err error) {
 		if r.Done != nil {
@@ -170,9 +170,9 @@ func (r Relay) Run(ctx context.Context, db dedup.DB) error {
 	return err
 }
 
-// Drain publishes until nothing is due, and returns: for tests, and for a scheduler. It returns the Publisher's
-// first error, though others may have been published; what failed is tried again by a later call, when its time has
-// come. An error of the database's ends it.
+// Drain publishes until nothing is due, and returns: for tests, and for a scheduler. It returns the Publisher's first
+// error, though others may have been published; a later call tries again what failed, when its time has come. An error
+// of the database's ends it.
 func (r Relay) Drain(ctx context.Context, db dedup.DB) (Stats, error) {
 	e, err := r.options().Relay()
 	if err != nil {

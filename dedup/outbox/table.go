@@ -14,11 +14,10 @@ import (
 )
 
 // Table names an outbox. The zero value is the table outbox, found by the search path, with outbox_lanes beside it.
-// A Table is a description: making one reads and writes nothing.
+// Making a Table reads and writes nothing.
 type Table struct {
-	// Name is the table's name, with its schema or without, of 57 bytes at the most: "events", "app.events". It is
-	// quoted for you, and its case kept. Empty means "outbox". Name it with its schema wherever the search path may
-	// change.
+	// Name is the table's name, with or without its schema, of at most 57 bytes: "events", "app.events". Empty means
+	// "outbox". It is quoted for you, and its case kept. Give the schema wherever the search path may change.
 	Name string
 }
 
@@ -45,7 +44,7 @@ func names(tables []Table) ([]pg.Name, error) {
 	return all, nil
 }
 
-// Validate reports whether t can be a table. It does not look at a database; that is what [Verify] does.
+// Validate reports whether t can be a table. It does not look at a database; [Verify] does.
 func (t Table) Validate() error {
 	if _, err := t.sql(); err != nil {
 		return fmt.Errorf("outbox: %w", err)
@@ -53,8 +52,8 @@ func (t Table) Validate() error {
 	return nil
 }
 
-// DDL returns the SQL that makes the two tables, for a migration tool or psql. It can be run again. Its comments
-// state the locks it takes. DDL panics where [Table.Validate] would return an error.
+// DDL returns the SQL that makes the two tables, for a migration tool or psql. It can be run again. Its comments state
+// the locks it takes. DDL panics where [Table.Validate] returns an error.
 func (t Table) DDL() string {
 	name, err := engine.ParseName(t.Name)
 	if err != nil {
@@ -63,10 +62,10 @@ func (t Table) DDL() string {
 	return engine.DDL(name)
 }
 
-// Migrate makes the tables, or brings them up to the version of this library; with none given, the zero [Table]. It
-// owns one READ COMMITTED transaction, in which it holds an advisory lock, so that several processes may call it at
-// once. It ends with [Verify], and returns its *[dedup.VerifyError]; then, as on any other error, nothing is
-// changed. A connection that is in a transaction is refused. Safe for concurrent use.
+// Migrate makes the tables, or brings them up to this library's version; with none given, the zero [Table]. It owns one
+// READ COMMITTED transaction with an advisory lock, so several processes may call it at once. It ends with [Verify],
+// and returns its *[dedup.VerifyError]; then, as on any other error, nothing is changed. A connection that is in a
+// transaction is refused. Safe for concurrent use.
 func Migrate(ctx context.Context, db interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }, tables ...Table,
@@ -92,16 +91,18 @@ func Migrate(ctx context.Context, db interface {
 	return nil
 }
 
-// Verify proves from the catalog that each table can be an outbox; with none given, the zero [Table]. It asks: are
-// both tables there, logged, with the columns, types and collations that the statements rely on; are the indexes
-// valid; do the numbers ascend without gaps that a session keeps to itself (CACHE 1), and from above those that are there
-// (where the role may use the sequence); is every lane there; can a
-// trigger, a rule or row security drop or hide events; has the current role its rights.
+// Verify proves from the catalog that each table can be an outbox; with none given, the zero [Table]. It returns nil
+// when all of it holds, a *[dedup.VerifyError] with every problem where not, and any other error when it could not ask.
+// It asks:
 //
-// It returns nil when all of it holds, a *[dedup.VerifyError] with every problem where not, and any other error when
-// it could not ask. The kinds: "table missing", "not our table", "not logged", "column missing", "column type",
-// "index missing", "numbers out of order", "lane missing", "trigger" (rules, too), "row security", "rights missing".
-// Safe for concurrent use.
+//   - are both tables there, logged, with the columns, types and collations that the statements rely on;
+//   - are the indexes valid, and is every lane there;
+//   - do the numbers ascend without gaps that a session keeps to itself (CACHE 1), and from above those that are there
+//     (where the role may use the sequence);
+//   - can a trigger, a rule or row security drop or hide events; has the current role its rights.
+//
+// The kinds: "table missing", "not our table", "not logged", "column missing", "column type", "index missing", "numbers
+// out of order", "lane missing", "trigger" (rules, too), "row security", "rights missing". Safe for concurrent use.
 func Verify(ctx context.Context, db Conn, tables ...Table) error {
 	all, err := names(tables)
 	if err != nil {
@@ -137,7 +138,7 @@ func verifyError(problems []engine.Problem) error {
 	return e
 }
 
-// Conn is what single statements need: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, a pgx.Tx, or a wrapper of one.
+// Conn runs single statements: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, a pgx.Tx, or a wrapper of one.
 type Conn interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
@@ -150,7 +151,7 @@ type Lag struct {
 	Oldest  time.Duration // how long the oldest event has waited, by the server's clock; 0 where there is none
 }
 
-// Lag counts what waits. It reads all of the table: call it every minute, and not for every event.
+// Lag counts what waits. It reads all of the table: call it every minute, not for every event.
 func (t Table) Lag(ctx context.Context, db Conn) (Lag, error) {
 	s, err := t.sql()
 	if err != nil {
@@ -176,14 +177,14 @@ func (t Table) Parked(ctx context.Context, db Conn, limit int) ([]Event, error) 
 	return events(found), nil
 }
 
-// Retry makes parked events due again, with all their attempts to come; all that are parked where no id is given. It
+// Retry makes parked events due again, with all their attempts to come; all that are parked if no id is given. It
 // returns how many. An id that is not parked is ignored. It waits for relays that are just writing down what failed.
 func (t Table) Retry(ctx context.Context, db dedup.DB, ids ...string) (int64, error) {
 	return t.change(ctx, db, "retry", engine.SQL.Retry, ids)
 }
 
-// Discard deletes parked events: they are never published. The next event of each key is due at once. It returns how
-// many; an id that is not parked is ignored.
+// Discard deletes parked events: they are never published, and the next event of each key is due at once. It returns
+// how many; an id that is not parked is ignored.
 func (t Table) Discard(ctx context.Context, db dedup.DB, ids ...string) (int64, error) {
 	return t.change(ctx, db, "discard", engine.SQL.Discard, ids)
 }

@@ -16,60 +16,60 @@ import (
 
 // Config says how requests are told apart, and what is kept of their responses. Only Caller must be given.
 type Config struct {
-	// Caller returns who sends the request: a user, an account, a tenant. Callers share no key, so that none gets the
+	// Caller returns who sends the request: a user, an account, a tenant. Callers share no key, so none gets the
 	// response of another. Take it from what has been authenticated, never from a header that anybody can set. Only its
 	// SHA-256 is stored. An error, or an empty caller, is answered with 403. [Anonymous] makes one caller of all.
 	Caller func(r *http.Request) (string, error)
 
-	// Source is the source of the keys, as in idem.Scope. Empty means "http". Services that share a table need one each.
+	// Source is the source of the keys, as in idem.Scope. Empty means "http". Services that share a table need
+	// different ones.
 	Source string
 
-	// Route names the endpoint: it and the method are the operation of the key, as an observer sees it. A name must
-	// stay as it is for as long as clients retry. nil means the path that the client sent, with what http.StripPrefix
-	// took away. Where a route stands for several paths, a key that was used on one of them is refused on the others
-	// (422), for the path is part of the payload.
+	// Route names the endpoint. With the method it is the operation of the key, as an observer sees it, and must stay
+	// as it is for as long as clients retry. nil means the path that the client sent, with what http.StripPrefix took
+	// away. If a route stands for several paths, a key used on one of them is refused on the others (422).
 	Route func(r *http.Request) string
 
-	// Methods are those that need a key. nil means POST and PATCH. Requests of other methods go straight to the handler,
-	// without a transaction.
+	// Methods are those that need a key. nil means POST and PATCH. Others go straight to the handler, without a
+	// transaction.
 	Methods []string
 
-	// Header is the name of the request header; empty means Idempotency-Key. Replayed is that of the response header that
-	// marks a replay, with the value true; empty means Idempotent-Replayed.
+	// Header is the name of the request header; empty means Idempotency-Key. Replayed is the response header that marks
+	// a replay, with the value true; empty means Idempotent-Replayed.
 	Header, Replayed string
 
-	// MaxBody is the largest request body, in bytes; 0 means 1 MiB. It is held in memory while the handler runs. A larger
-	// one is answered with 413. How long it may take to arrive is the http.Server's matter (ReadTimeout).
+	// MaxBody is the largest request body, in bytes; 0 means 1 MiB. It is in memory while the handler runs. A larger
+	// one is answered with 413. The http.Server decides how long it may take to arrive (ReadTimeout).
 	MaxBody int64
 
 	// MaxResponse is the largest response body that is kept, in bytes; 0 means 256 KiB, and 700,000 is the most. The
-	// first caller gets a larger one whole. A retry is then answered with 410, and the handler does not run again.
+	// first caller gets a larger one whole. A retry gets 410, and the handler does not run again.
 	MaxResponse int
 
-	// Headers are the response headers that are kept. nil means those of [DefaultHeaders]. Those that belong to one
-	// response or one connection (Set-Cookie, Date, Content-Length, Content-Encoding and the like) are refused by New.
-	// Without Content-Type among them a replay has none: it is never guessed from the body.
+	// Headers are the response headers that are kept. nil means [DefaultHeaders]. New refuses those that belong to one
+	// response or one connection (Set-Cookie, Date, Content-Length, Content-Encoding and the like). Without
+	// Content-Type a replay has none: it is never guessed from the body.
 	Headers []string
 
-	// Policy says what becomes of a response with this status. nil means [DefaultPolicy]. It is not asked about 1xx, 401,
-	// 408, 409, 429 and 5xx: those are always discarded.
+	// Policy decides about a response by its status. nil means [DefaultPolicy]. It is not asked about 1xx, 401, 408,
+	// 409, 429 and 5xx: those are always discarded.
 	Policy func(status int) Fate
 
-	// Lease, where it is positive, chooses the reserving form, for handlers with effects outside of the database: it is
-	// the Lease of an [idem.Call], and Remembers is its Remembers. See the package documentation.
+	// Lease, if positive, chooses the reserving form, for effects outside the database. It is the Lease of an
+	// [idem.Call], and Remembers is its Remembers. See the package documentation.
 	Lease, Remembers time.Duration
 
-	// Docs is the address of your page about idempotency. The type of a problem is this, "#" and its name. Empty means the
-	// documentation of this package.
+	// Docs is the address of your page about idempotency: a problem's type is this, "#" and its name. Empty means this
+	// package's documentation.
 	Docs string
 
-	// OnError is told of every error that was answered with 5xx, and not by the handler. No error holds a key or a body.
-	// nil means slog.ErrorContext.
+	// OnError is told of every error that the middleware answered with 5xx. No error holds a key or a body. nil means
+	// slog.ErrorContext.
 	OnError func(r *http.Request, err error)
 }
 
-// Anonymous is a [Config].Caller for an API that cannot tell its callers: they all are one. Whoever guesses a key gets
-// the response that belongs to it, so keys must be random.
+// Anonymous is a [Config].Caller for an API that cannot tell its callers apart. Whoever guesses a key gets its
+// response, so keys must be random.
 func Anonymous(*http.Request) (string, error) { return anonymous, nil }
 
 // anonymous is no caller that a function of a user's returns by accident.
@@ -85,8 +85,8 @@ const (
 	defaultMaxWait     = time.Second
 )
 
-// DefaultHeaders returns the names of the response headers that are kept by default: those that describe the body, say
-// what a browser may do with it, or where the result is.
+// DefaultHeaders returns the names of the response headers kept by default: those that describe the body, say what a
+// browser may do with it, or where the result is.
 func DefaultHeaders() []string {
 	return []string{
 		"Allow", "Cache-Control", "Content-Disposition", "Content-Language", "Content-Location",

@@ -1,12 +1,9 @@
 // Package idemhttp makes an HTTP request happen once in PostgreSQL, however often its client sends it: middleware for
 // the header Idempotency-Key and any http.Handler.
 //
-// The key, what the handler writes and its response are committed in one transaction, or not at all. The primary key
-// of the table decides, as everywhere in package idem. The response is held back until COMMIT, so no client is told of
-// what did not happen. A retry gets the stored response, byte for byte, and the handler does not run. What a handler
-// does outside of its transaction is not promised; for that there is the reserving form.
-//
-// # Basic use
+// The key, what the handler writes and its response are committed in one transaction, or not at all. The response is
+// held back until COMMIT. A retry gets the stored response, byte for byte, and the handler does not run. For effects
+// outside the transaction there is the reserving form.
 //
 //	once, err := idemhttp.New(pool, idem.Once{}, idemhttp.Config{
 //		Caller: func(r *http.Request) (string, error) { return accountOf(r.Context()) },
@@ -17,14 +14,14 @@
 //		...
 //	})))
 //
-// The table is made by [github.com/pgonce/pgonce/dedup.Migrate]. A handler on database/sql takes [NewSQL] and [SQLTx].
+// [github.com/pgonce/pgonce/dedup.Migrate] makes the table. A handler on database/sql takes [NewSQL] and [SQLTx].
 //
 // # Which requests are one
 //
 // Those with the same key, caller, method and route; see [Config]. The key is a string of Structured Fields ("abc", in
 // quotes), as draft-ietf-httpapi-idempotency-key-header-07 wants it, or bare (abc), as Stripe's clients send it; both
-// are one key. It has 1 to 255 characters of ASCII. The same key with another path, query or body is refused. The
-// order of names in a query does not matter.
+// are one key. It has 1 to 255 characters of ASCII. The same key with another path, query or body is refused. The order
+// of names in a query does not matter.
 //
 // # What the client gets
 //
@@ -39,38 +36,35 @@
 //	COMMIT failed               500, or 503 with Retry-After; nothing is kept
 //	COMMIT was not answered     503 with Retry-After, and the problem "unknown"; a retry gets the right answer
 //
-// A request that waits runs the handler where the one before it is rolled back. While it waits it holds a connection.
-// Answers of the middleware's own are application/problem+json (RFC 9457). Their statuses are those of
-// [idem.HTTPStatus].
+// A request that waits holds a connection, and runs the handler if the one before it is rolled back. The middleware's
+// own answers are application/problem+json (RFC 9457), with the statuses of [idem.HTTPStatus].
 //
 // # What is kept
 //
-// That depends on the status; see [DefaultPolicy]. 2xx and 3xx are committed. A 4xx that only the request decides is
-// kept, but what the handler wrote is rolled back. After 5xx, 401, 408, 409 and 429, after a panic, and where the
-// client has gone, everything is rolled back and nothing is kept: a retry runs the handler.
+// 2xx and 3xx. Of a 4xx that only the request decides, the response alone; see [DefaultPolicy]. Of 5xx, 401, 408, 409
+// and 429, of a panic, and if the client has gone, nothing: a retry runs the handler.
 //
-// A kept response is read again by every retry until its key is purged. The retention of the table is the time that
-// you promise to your clients, and publish.
+// Every retry gets a kept response until its key is purged. The table's retention is the time that you promise to your
+// clients: publish it.
 //
 // # What a handler must know
 //
-//   - It may run more than once for one request: a transaction that meets a conflict (40001, 40P01) or loses its
-//     connection begins anew. Each run gets the body from its beginning and an empty response; only the last run is
-//     committed and sent. A handler that sees such an error itself says so by [Fail].
-//   - Where it writes a success and then an error status, or not as many bytes as its Content-Length says, the client
-//     gets a 500, and all is rolled back. A panic that something inside of the middleware recovers is not seen here:
-//     let that answer with 5xx, or stand outside.
+//   - It may run more than once for one request: after a conflict (40001, 40P01) or a lost connection the transaction
+//     begins anew. Each run gets the whole body and an empty response; only the last is committed and sent. A handler
+//     that sees such an error itself says so by [Fail].
+//   - If it writes a success and then an error status, or not as many bytes as its Content-Length says, the client gets
+//     a 500, and all is rolled back. A panic that is recovered inside the middleware is not seen: let that answer with
+//     5xx, or stand outside.
 //   - It must not flush, hijack or upgrade: http.ResponseController returns an error of http.ErrNotSupported.
-//   - Its response is in memory until COMMIT, and so is the request's body.
-//   - It sees no Accept-Encoding: put middleware that compresses outside of this one, as well as what authenticates.
-//     What reads the body belongs inside.
+//   - Its response, and the request's body, are in memory until COMMIT.
+//   - It sees no Accept-Encoding. Put outside what compresses and what authenticates, and inside what reads the body.
 //
-// # Effects outside of the database
+// # Effects outside the database
 //
-// With a Lease, the handler runs in no transaction. A row is reserved before it and settled after it, as by
-// [idem.Call]. The handler passes [Key].External() to its provider, and writes to the database in [Then]. Where it
-// dies, or answers with what is not kept, the next request after the lease runs it again with the same external key,
-// as long as the provider Remembers; else it gets 500, and the key waits for somebody who looks
-// ([idem.Once.Pending]). An error before anything was sent is told by Fail(ctx, idem.Unsent(err)): then the next
-// request begins anew. Requests beside a running one get 409 at once.
+// With a Lease, the handler runs in no transaction: a row is reserved before it and settled after it, as by
+// [idem.Call]. The handler passes [Key].External() to its provider, and writes to the database in [Then]. If it dies,
+// or its answer is not kept, the next request after the lease runs it again with the same external key, while the
+// provider Remembers. Later that gets 500, and the key waits for somebody who looks ([idem.Once.Pending]). Fail(ctx,
+// idem.Unsent(err)) tells of an error before anything was sent: the next request begins anew. Requests beside a running
+// one get 409 at once.
 package idemhttp

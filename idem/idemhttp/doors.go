@@ -10,11 +10,11 @@ import (
 	"github.com/pgonce/pgonce/idem/idemsql"
 )
 
-// New returns the middleware over pgx. once holds the settings of the database; its MaxWait of 0 means one second here,
-// and a negative one waits for as long as the request lasts. An error means that c is wrong,
-// or the table: one of layout dedup.Weekly, whose keys need a time.
+// New returns the middleware over pgx. once holds the settings of the database; a MaxWait of 0 means one second here,
+// and a negative one as long as the request lasts. An error means that c is wrong, or the table: one of layout
+// dedup.Weekly, whose keys need a time.
 //
-// The middleware is safe for concurrent use where db is. Each wrapped handler may serve any number of routes.
+// The middleware is safe for concurrent use if db is. Each wrapped handler may serve any number of routes.
 func New(db idem.DB, once idem.Once, c Config) (func(http.Handler) http.Handler, error) {
 	once.MaxWait = or(once.MaxWait, defaultMaxWait)
 	return wrapper(c, once.Table, db == nil, door{
@@ -94,9 +94,9 @@ func requestOf(ctx context.Context) *request {
 	return r
 }
 
-// Tx returns the transaction in which the handler of a request runs. It is committed with the key and the response, or
-// not at all; the handler does not end it. ok is false outside of the middleware of [New], for a method that needs no
-// key, and in the reserving form outside of [Then].
+// Tx returns the transaction in which the handler runs. It is committed with the key and the response, or not at all;
+// the handler does not end it. ok is false outside the middleware of [New], for a method that needs no key, and in the
+// reserving form outside [Then].
 func Tx(ctx context.Context) (tx pgx.Tx, ok bool) {
 	if r := requestOf(ctx); r != nil && r.pgx != nil {
 		return r.pgx, true
@@ -113,7 +113,7 @@ func SQLTx(ctx context.Context) (tx idemsql.Tx, ok bool) {
 }
 
 // Key returns the key of a request. In the reserving form the handler passes Key.External() to the provider. ok is
-// false outside of the middleware, and for a method that needs no key.
+// false outside the middleware, and for a method that needs no key.
 func Key(ctx context.Context) (key idem.Key, ok bool) {
 	if r := requestOf(ctx); r != nil {
 		return r.key, true
@@ -121,26 +121,25 @@ func Key(ctx context.Context) (key idem.Key, ok bool) {
 	return idem.Key{}, false
 }
 
-// Fail tells the middleware what made the handler answer with an error. Whatever the response, nothing is kept and
-// what was written is rolled back.
+// Fail tells the middleware what made the handler answer with an error. Whatever the response, nothing is kept and what
+// was written is rolled back.
 //
-//   - Where err is a conflict with another transaction (40001, 40P01) or a lost connection, the response is thrown
-//     away, and the handler runs again in a new transaction. Without Fail such an error is the handler's own 500.
-//   - In the reserving form an error marked by idem.Unsent or idem.Final has the meaning that it has for
-//     [idem.Call].Send.
+//   - If err is a conflict with another transaction (40001, 40P01) or a lost connection, the response is dropped, and
+//     the handler runs again in a new transaction. Without Fail such an error is the handler's own 500.
+//   - In the reserving form an error marked by idem.Unsent or idem.Final means what it means for [idem.Call].Send.
 //
-// A response below 400 is not sent after Fail, for it would be untrue: 500 is, or 503 where err is one that idem calls
-// Retryable. Outside of the middleware Fail does nothing.
+// A response below 400 is not sent after Fail: 500 is, or 503 if err is Retryable for idem. Outside the middleware Fail
+// does nothing.
 func Fail(ctx context.Context, err error) {
 	if r := requestOf(ctx); r != nil && err != nil {
 		r.cause = err
 	}
 }
 
-// Then sets, in the reserving form, what is written to the database when the response is: fn runs after the handler,
-// in the transaction that settles the key, which it gets by [Tx] or [SQLTx] from its ctx. It may run more than once.
-// It does not run where the response is not one of [Commit]. An error of fn leaves the key to the next request, and is
-// answered as one that Fail was told. In the other form, and outside of the middleware, Then does nothing.
+// Then sets, in the reserving form, what is written to the database with the response. fn runs after the handler, in
+// the transaction that settles the key, which it gets by [Tx] or [SQLTx] from its ctx. It may run more than once, and
+// does not run if the response is not one of [Commit]. An error of fn leaves the key to the next request, and is
+// answered as one given to Fail. In the other form, and outside the middleware, Then does nothing.
 func Then(ctx context.Context, fn func(ctx context.Context) error) {
 	if r := requestOf(ctx); r != nil {
 		r.then = fn

@@ -13,15 +13,14 @@ const (
 	Discard Fate = iota
 	// Commit commits what the handler wrote, with the key and the response.
 	Commit
-	// Refuse rolls back what the handler wrote, and keeps the key and the response alone: a refusal has no effect, and a
-	// retry gets the same one. It takes a second transaction. Where another request with the key commits before that, its
-	// response is sent.
+	// Refuse rolls back what the handler wrote, and keeps only the key and the response: a retry gets the same refusal.
+	// It takes a second transaction. If another request with the key commits before that, its response is sent.
 	Refuse
 )
 
-// DefaultPolicy commits 2xx and 3xx. It refuses the 4xx that the request alone decides. It discards all others: those
-// that time, a rival or another login may change (401, 407, 408, 409, 421, 423, 424, 425, 429), a 4xx that no standard
-// names (419, 440 and 499 are used for sessions that ended and clients that went), 1xx and 5xx.
+// DefaultPolicy commits 2xx and 3xx. It refuses the 4xx that only the request decides. It discards all others: 1xx,
+// 5xx, and 401, 407, 408, 409, 421, 423, 424, 425, 429, which time, a rival or another login may change. So it does a
+// 4xx that no standard names (419, 440 and 499 are used for sessions that ended and clients that went).
 func DefaultPolicy(status int) Fate {
 	switch {
 	case never(status):

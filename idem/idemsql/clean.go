@@ -9,15 +9,14 @@ import (
 	"github.com/pgonce/pgonce/internal/tables"
 )
 
-// CleanDB is what [Maintain] and [Clean] need: a *sql.DB, a *sql.Conn, or a wrapper of one. They use one connection at a time.
+// CleanDB is what [Maintain] and [Clean] use, one connection at a time: a *sql.DB, a *sql.Conn, or a wrapper of one.
 type CleanDB interface {
 	Conn
 	DB
 }
 
-// Maintain is [dedup.Cleaner.Maintain] over database/sql: it purges the cleaner's table once, or makes and drops its partitions
-// where its layout is Weekly. Several at once, and one that ends early, do no harm; of several purges one works, and the others
-// return [dedup.ErrBusy]. Stats come with every error. Safe for concurrent use where db is.
+// Maintain is [dedup.Cleaner.Maintain] over database/sql: it purges the cleaner's table once, or makes and drops the
+// partitions of layout Weekly. Safe for concurrent use if db is.
 func Maintain(ctx context.Context, db CleanDB, c dedup.Cleaner) (dedup.Stats, error) {
 	stats, err := cleaner(c).Maintain(ctx, pg.FromSQL(db), pg.WriterSQL(db))
 	if err != nil {
@@ -26,8 +25,8 @@ func Maintain(ctx context.Context, db CleanDB, c dedup.Cleaner) (dedup.Stats, er
 	return dedup.Stats(stats), err
 }
 
-// Clean is [dedup.Cleaner.Run] over database/sql: it maintains the cleaner's table again and again, at times that are random,
-// until ctx ends, whose error it returns; or at once an error that says what is wrong with c. It may run in every process.
+// Clean is [dedup.Cleaner.Run] over database/sql: it maintains the cleaner's table again and again until ctx ends, and
+// returns ctx's error; or at once an error that says what is wrong with c. It may run in every process.
 func Clean(ctx context.Context, db CleanDB, c dedup.Cleaner) error {
 	err := cleaner(c).Run(ctx, func() {
 		stats, err := Maintain(ctx, db, c)

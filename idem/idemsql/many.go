@@ -10,9 +10,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// DoMany is [Do] for a batch, as [idem.Once.DoMany] is for pgx: it claims all keys in one statement, and calls fn once,
-// with the places in keys of those that are new. There is an [idem.Result] for each key, in order. tx is what Do takes,
-// and after an error it is as Do leaves it.
+// DoMany is [idem.Once.DoMany] over database/sql: [Do] for a batch, claimed in one statement. tx is what Do takes, and
+// after an error it is as Do leaves it.
 func (o Once) DoMany(
 	ctx context.Context, tx Conn, keys []idem.Key, fn func(ctx context.Context, tx Tx, fresh []int) error,
 ) ([]idem.Result, error) {

@@ -13,134 +13,91 @@ import (
 	"github.com/pgonce/pgonce/pgerr"
 )
 
-// Conn is anything that runs statements as database/sql does. [Do], [Once.Forget] and [Reservation.Confirm] want one that is
-// in a transaction: a *sql.Tx, a *sqlx.Tx, the ConnPool of a GORM transaction, a *sql.Conn on which one was begun, or a
-// wrapper of these. For everything else a *sql.DB will do.
+// Conn runs statements as database/sql does. [Do], [Once.Forget] and [Reservation.Confirm] need one that is in a
+// transaction: a *sql.Tx, a *sqlx.Tx, a GORM transaction's ConnPool, a *sql.Conn on which one was begun, or a wrapper
+// of these. Everything else takes a *sql.DB too.
 type Conn interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// DB is what [Run], [Once.Reserve], [Call] and [Migrate] need to begin their transactions: a *sql.DB, a *sqlx.DB, a *sql.Conn, or a wrapper of one.
-// A *sql.Tx does not fit, so that Run inside of a transaction, where it could not keep its promise, does not compile; a
-// *sql.Conn that is in a transaction is refused, with pgx before any SQL, with lib/pq by the driver. A driver that is wrapped in
-// another one, as for tracing, may hide it: then the outer transaction would be committed.
+// DB begins the transactions of [Run], [Once.Reserve], [Call] and [Migrate]: a *sql.DB, a *sqlx.DB, a *sql.Conn, or a
+// wrapper of one. A *sql.Tx does not fit, so Run inside a transaction does not compile. A *sql.Conn that is in a
+// transaction is refused, with pgx before any SQL, with lib/pq by the driver. A driver wrapped in another, as for
+// tracing, may hide it: then the outer transaction would be committed.
 type DB interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// Once is how keys are claimed: the table, and how long and how often to try. Like sync.Once, its zero value works; it
-// is a plain value, safe for concurrent use, and usually a field of the service that uses it.
+// Once is how keys are claimed: the table, and how long and how often to try. Its zero value works. It is a plain
+// value, safe for concurrent use.
 type Once struct {
 	// Table is the dedup table; the zero Table is processed_events.
 	Table dedup.Table
 
-	// MaxWait is the longest that a call waits, in all, for other transactions that hold the key; then it returns
-	// [idem.ErrInProgress]. It is counted in the server, rounded up to 1 ms. A smaller statement_timeout or lock_timeout
-	// of yours still ends the claim earlier, with its own error. 0 waits for as long as the context and those allow. With
-	// Do, MaxWait costs four statements more, with Run two, each a round trip; a context that ends during the wait,
-	// instead, costs the transaction and its connection.
-	//
-	// Where MaxWait has ended, a last look tells why, in up to one second more: 10 ms for each lock. It claims a key that
-	// nobody holds. A table that is locked itself (DDL) is 55P03 then, and a server that is slow 57014; both are
-	// [idem.Retryable].
-	//
-	// Each Do with MaxWait is a subtransaction, and from the 65th in one transaction on PostgreSQL looks them up more
-	// slowly.
+	// MaxWait is [idem.Once.MaxWait]. 0 waits as long as the context and the server's limits allow. With Do it costs
+	// four statements more, with Run two, each a round trip.
 	MaxWait time.Duration
 
-	// Tries is how many transactions Run begins at the most. 0 means 10, less is refused: with the pauses between them
-	// (exponential, at most 1 s, random), about two seconds.
+	// Tries is how many transactions Run begins at most. 0 means 10: about two seconds, with the pauses between them.
+	// Less is refused.
 	Tries int
 
 	// TxOptions are those of Run's transactions. The zero value is the server's default isolation.
 	TxOptions sql.TxOptions
 
-	// Observer, where not nil, is told of every call.
+	// Observer, if not nil, is told of every call.
 	Observer dedup.Observer
 }
 
-// Do runs fn once for key, in the caller's transaction. It inserts the key's row, and calls fn only when that row is
-// new: the primary key of the table decides, never a lookup. Key and effect stand or fall together with tx.
+// Do runs fn once for key, in the caller's transaction, as [idem.Do] does: Executed if the row is new and fn ran,
+// Duplicate if it was there. A concurrent duplicate waits. An error of fn's fails tx as an SQL error would. The first
+// delivery counts when the caller's Commit returned nil.
 //
-//   - First call: the row is new, fn runs, and Do returns Executed. It counts when the caller commits, and that Commit
-//     returned nil.
-//   - Duplicate: the row is there, committed (or written earlier in tx); Do returns Duplicate, fn is not called, nothing is
-//     written, and tx is as usable as before.
-//   - Concurrent duplicate: Do waits for the transaction that holds the key. If that commits, Duplicate; if it rolls
-//     back, this call runs fn. With [Once.MaxWait], ErrInProgress after that long, and tx stays usable. At REPEATABLE
-//     READ and SERIALIZABLE a rival that committed after tx took its snapshot is 40001, as PostgreSQL reports it: run
-//     the transaction again.
-//   - fn returns an error, panics, or ends the goroutine: Do fails tx exactly as an SQL error would, and returns that
-//     error, unchanged, or panics on. A Commit cannot succeed then. To go on, call Do inside a savepoint of your own
-//     (SAVEPOINT, or GORM's nested Transaction) and roll back to it: key and effect are gone together, what was written
-//     before and after stays.
-//   - Any other error comes as an *[idem.Error], or as a *[idem.KeyError] before any SQL. An error of the server's,
-//     or of the connection, has failed tx. Where nothing was sent, for ctx is done, or rows are open and the driver
-//     says so by driver.ErrBadConn, tx is as the driver leaves it. ErrInProgress, ErrPayloadMismatch, ErrExpired,
-//     ErrUnfinished and a *FinalError of package idem leave it usable.
+// To go on after an error, call Do inside a savepoint of your own (SAVEPOINT, or GORM's nested Transaction) and roll
+// back to it. The server's errors, and the connection's, have failed tx. If nothing was sent, because ctx is done, or
+// rows are open and the driver says so by driver.ErrBadConn, tx is as the driver leaves it. ErrInProgress,
+// ErrPayloadMismatch, ErrExpired, ErrUnfinished and a *FinalError of package idem leave it usable.
 //
-// fn gets tx back as a [Tx], which has no Commit and no Rollback. It may use tx itself as well, or what is built on it: a
-// *gorm.DB, a *sqlx.Tx, the Queries of sqlc. It must not:
+// fn gets tx back as a [Tx]. It may use tx itself as well, or what is built on it: a *gorm.DB, a *sqlx.Tx, the Queries
+// of sqlc. What [idem.Do] forbids is forbidden here, but nothing can refuse the end of the transaction. So after fn, on
+// a first delivery, Do asks whether the claim's transaction is still open: one more round trip. That finds COMMIT,
+// ROLLBACK, a transaction begun anew, and ROLLBACK TO a savepoint older than the call; what was committed was key and
+// effect together. Do knows the transaction by the setting pgonce.mark, local to it; it takes RESET ALL in fn for its
+// end.
 //
-//   - End the transaction. That cannot be refused. After fn, on a first delivery, Do asks the server whether the claim's
-//     transaction is still open and can go on: one more round trip. So it finds COMMIT, ROLLBACK, a transaction that was
-//     begun anew, and ROLLBACK TO a savepoint older than the call. Whatever was committed was key and effect together. The
-//     transaction is known by the setting pgonce.mark, local to it; RESET ALL in fn is taken for its end.
-//   - Swallow an SQL error, or leave rows open: Do returns an error though fn returned nil.
-//   - Write its own key (Do, [Run], [Once.DoMany], [Once.Forget], [Once.Reserve], [Call], its [Reservation]): that call is
-//     [idem.ErrNested] before any SQL, and the call around it fails too. Give such an effect an operation of its own.
-//   - Count on what it does outside of tx (mail, HTTP): no roll back undoes it, and the next delivery does it again.
+// The caller owns tx: Do begins, commits and rolls back nothing, with one exception. If fn failed, and rows are open or
+// the connection is lost, the server cannot be told to fail tx. Then Do rolls tx back, for database/sql would close the
+// rows and commit. Roll back yourself a tx that has neither Rollback nor Raw.
 //
-// FN.md of package idem says how a nested call is known, and what is not found.
+// A tx without the methods Commit and Rollback is first asked, in two statements, whether it is in a transaction. So a
+// *sql.DB is refused: it would commit the key before the effect. A *sql.Tx that was ended in SQL text is an
+// *[idem.Error] with pgx/stdlib, and nothing is sent; so it is for [Once.Forget] and [Reservation.Confirm]. With lib/pq
+// nobody can tell: without MaxWait the claim is committed alone. Do finds that after fn, and returns an *[idem.Error]
+// of idem.StageFn; the key stays. End transactions by Commit and Rollback only.
 //
-// A *sql.Tx that was ended in SQL text before (COMMIT, ROLLBACK) is an *[idem.Error] with pgx/stdlib, and nothing is
-// sent; so it is for [Once.Forget] and [Reservation.Confirm]. With lib/pq, database/sql cannot tell it: without MaxWait
-// the claim is committed alone. Do finds that after fn, and returns an *[idem.Error] of idem.StageFn; the key stays. End
-// transactions by Commit and Rollback alone.
-//
-// Several keys in one transaction: claim them in one order everywhere. Else two transactions can deadlock (40P01).
-//
-// The caller owns tx: Do begins, commits and rolls back nothing, with one exception. Where fn failed and the server
-// cannot be told to fail tx, because rows are open or the connection is lost, Do rolls tx back: database/sql would close
-// the rows by itself, and commit. A tx that has neither Rollback nor Raw cannot be helped then; roll it back.
-//
-// A tx without the methods Commit and Rollback is first asked, in two statements, whether it is in a transaction: a
-// *sql.DB is refused, for it would commit the key before the effect. When the context that a *sql.Tx was begun with ends,
-// database/sql rolls it back, whatever Do is doing. tx is not safe for concurrent use; Do on different transactions is. fn
-// must not be nil.
+// When the context that a *sql.Tx was begun with ends, database/sql rolls it back, whatever Do is doing. Claim several
+// keys in one order everywhere, else transactions can deadlock (40P01). tx is not safe for concurrent use; Do on
+// different transactions is. fn must not be nil.
 func Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
 	return Once{}.Do(ctx, tx, key, fn)
 }
 
-// Run runs fn once for key, in a transaction of its own, and commits it.
-//
-//   - First call: fn runs, Run commits, and returns Executed.
-//   - Duplicate: Run returns Duplicate; fn is not called, nothing is written.
-//   - Concurrent duplicate: as with [Do], and 40001 is retried here.
-//   - fn returns an error, panics, or ends the goroutine: Run rolls back, and returns that error, unchanged, or panics on.
-//
-// Serialization failures, deadlocks and lost connections are met by beginning anew, up to [Once.Tries] times with
-// growing random pauses: fn may run more than once, and only its last run is committed. So fn must set what it keeps
-// outside of tx, not add to it, and its effects outside of the database may be repeated.
-//
-// A COMMIT whose reply is lost, which a driver may report as driver.ErrBadConn, is settled by claiming again: the row says
-// whether it took place, and whose it is. Run returns Executed only where the committed row is its own. Where it cannot
-// find out before ctx or the tries end, it returns an *[idem.Error] with Unknown set; the same key, delivered again, gets
-// the right answer. What database/sql itself repeats after driver.ErrBadConn is the beginning of a transaction, nothing
-// that comes after it.
+// Run runs fn once for key, in a transaction of its own, and commits it, as [idem.Run] does: Executed, or Duplicate
+// with nothing written. A concurrent duplicate waits, as with [Do]. On an error of fn's it rolls back and returns that.
+// Conflicts and lost connections are tried again up to [Once.Tries] times, so fn may run more than once. A COMMIT whose
+// reply is lost (which a driver may report as driver.ErrBadConn) is settled as there.
 //
 // A first delivery is BEGIN, the claim, fn, the check that [Do] describes, and COMMIT; a duplicate BEGIN, the claim, a
-// read, and ROLLBACK. Each is a round trip: database/sql sends nothing ahead.
+// read, and ROLLBACK. Each is a round trip. After driver.ErrBadConn database/sql repeats by itself only the beginning
+// of a transaction.
 //
-// ctx is that of every statement. The transaction is begun with a context of its own, so that database/sql does not roll
-// back behind fn's back when ctx ends; fn's next statement with ctx fails, and Run rolls back. A ctx that ends before
-// COMMIT is sent is a plain no; one that ends afterwards, before the reply, may be Unknown.
+// ctx is that of every statement, and not of the transaction: when it ends, fn's next statement fails, and Run rolls
+// back. A ctx that ends before COMMIT is sent is a plain no. One that ends between COMMIT and its reply may be Unknown.
 //
-// A Run that fn calls for another key takes a second connection. On a small pool all callers may wait for one.
-//
-// Run owns the transaction and leaves none open, and no connection taken, on any path. It is safe for concurrent use
-// where db is. fn must not be nil.
+// A Run that fn calls for another key takes a second connection: on a small pool all callers may wait for one. Run owns
+// the transaction and leaves none open, and no connection taken, on any path. Safe for concurrent use if db is. fn must
+// not be nil.
 func Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error) {
 	return Once{}.Run(ctx, db, key, fn)
 }

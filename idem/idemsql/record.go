@@ -9,12 +9,9 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Lookup reads the key's row in one statement, by the primary key. It returns [idem.ErrNotFound] where there is none, and
-// every other error as an *[idem.Error], or a *[idem.KeyError] before any SQL. db may be a *sql.DB, a connection or a
-// transaction; in a transaction it sees what that has written. It is safe for concurrent use where db is.
-//
-// Lookup is for showing and for sparing work, never for deciding: between its answer and a write of yours another
-// delivery can come. The decision is [Do]'s.
+// Lookup is [idem.Once.Lookup]: it reads the key's row, or returns [idem.ErrNotFound]. db may be a *sql.DB, a
+// connection or a transaction. Use it to show things and to spare work, never to decide. Safe for concurrent use if db
+// is.
 func (o Once) Lookup(ctx context.Context, db Conn, key idem.Key) (idem.Record, error) {
 	c, err := o.claim(key)
 	if err != nil {
@@ -34,10 +31,8 @@ func record(r claim.Record) idem.Record {
 	}
 }
 
-// Forget deletes the key in the caller's transaction; once that commits, the next delivery runs the effect again. It is
-// for operators and tests: for an effect that was undone by hand, say. It returns [idem.ErrNotFound] where there is no
-// row, and [idem.ErrInProgress] or [idem.ErrUnfinished] for a reservation, which it leaves alone; after those tx is
-// usable. It waits for a transaction that holds the key's row. Like [Do] it refuses a *sql.DB.
+// Forget is [idem.Once.Forget]: it deletes the key in the caller's transaction. It waits for a transaction that holds
+// the key's row. Like [Do] it refuses a *sql.DB.
 func (o Once) Forget(ctx context.Context, tx Conn, key idem.Key) error {
 	c, err := o.claim(key)
 	if err != nil {

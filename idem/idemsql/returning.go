@@ -9,20 +9,14 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Returning is [idem.Returning] over database/sql: a [Once] whose fn returns a value, which is stored with the key, in the
-// same transaction, and which a duplicate gets. The value is kept as JSON, of at most dedup.MaxValueBytes; what that means
-// for T is said there. The zero value works; it is safe for concurrent use.
-//
-// Storing costs the first delivery one more round trip. The value goes into the row that this call has claimed, or it
-// is an error, as described there.
+// Returning is [idem.Returning] over database/sql: a [Once] whose fn returns a value, which a duplicate gets. Storing
+// costs the first delivery one more round trip. The zero value works. It is safe for concurrent use.
 type Returning[T any] struct {
 	// Once holds the settings. Calls of one table and key must agree on T.
 	Once Once
 }
 
-// Do is [Do] with a value. A duplicate gets the T of the first call, and fn is not called; where the row holds no value
-// (it was claimed without one), or one that is no T, that is an *[idem.Error] of stage "value" which names the scope, and fn
-// is not called either. A value that is too large, or cannot be encoded, fails the call and tx, as an error of fn does.
+// Do is [idem.Returning.Do] over database/sql: [Do] with a value.
 func (r Returning[T]) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) (T, error)) (T, idem.Outcome, error) {
 	ctx, tx = whole(ctx, tx)
 	c, v, err := r.claim(key)

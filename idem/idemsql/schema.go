@@ -10,10 +10,8 @@ import (
 	"github.com/pgonce/pgonce/internal/tables"
 )
 
-// Migrate is [dedup.Migrate] over database/sql: it makes the tables, or brings them up to the version of this library;
-// with none given, the zero Table. It owns one READ COMMITTED transaction, in which it holds an advisory lock, so that
-// several processes may call it at once. It ends with the checks of [Verify], and returns their *[dedup.VerifyError] for a
-// table that it cannot mend; then, as on any other error, nothing is changed. Safe for concurrent use.
+// Migrate is [dedup.Migrate] over database/sql: it makes the tables, or brings them up to this library's version. It
+// owns one READ COMMITTED transaction. Safe for concurrent use.
 func Migrate(ctx context.Context, db DB, all ...dedup.Table) error {
 	problems, err := tables.Migrate(ctx, pg.WriterSQL(db), below(all))
 	if err := verified(problems, err); err != nil {
@@ -22,10 +20,8 @@ func Migrate(ctx context.Context, db DB, all ...dedup.Table) error {
 	return nil
 }
 
-// Verify is [dedup.Verify] over database/sql: it proves from the catalog that each table backs its keys; with none given,
-// the zero Table. It returns nil when it does, a *[dedup.VerifyError] with every problem where not, and any other error
-// when it could not ask. It reads pg_catalog only, and answers for the current role and search path: call it on the
-// connections that claim, at the start of the program or in its tests. Safe for concurrent use where db is.
+// Verify is [dedup.Verify] over database/sql: it proves from the catalog that each table backs its keys. Call it on the
+// connections that claim. Safe for concurrent use if db is.
 func Verify(ctx context.Context, db Conn, all ...dedup.Table) error {
 	problems, err := tables.Verify(ctx, pg.FromSQL(db), below(all))
 	if err := verified(problems, err); err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // Tx is the transaction as fn sees it: everything but its end. It has the methods that sqlc (DBTX) and GORM (ConnPool)
-// ask for. A transaction given to [Do] that has no QueryRowContext or PrepareContext of its own returns an error there.
+// want. If the transaction given to [Do] has no QueryRowContext or PrepareContext, they return an error.
 type Tx interface {
 	Conn
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row

@@ -14,10 +14,10 @@ import (
 )
 
 // Backed looks for the constraint behind each key. It proves the tables in Dedup with [dedup.Verify], and the
-// constraints in Constraints by the same rules: unique, valid, immediate, not partial, on columns that cannot be
-// NULL. Then it makes each delivery, and fails unless that wrote a row which one of them keeps from being written a
-// second time: it tries. A constraint whose values are made anew for each delivery (an identity, a default like
-// gen_random_uuid(), a time) backs nothing, and fails too.
+// constraints in Constraints by the same rules: unique, valid, immediate, not partial, on columns that cannot be NULL.
+// Then it makes each delivery. It fails unless that wrote a row which one of the constraints refuses a second time: it
+// tries. A constraint whose values are new for each delivery (an identity, a default like gen_random_uuid(), a time)
+// fails too.
 func (k Kit[D]) Backed(t TB) {
 	t.Helper()
 	run(t, k, part[D]{"Backed", (*lab[D]).backed})

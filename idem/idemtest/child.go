@@ -20,9 +20,9 @@ import (
 // childEnv tells a process that it is a child, and what to do.
 const childEnv = "IDEMTEST_CHILD"
 
-// Child reports whether this process was started by the kit, from the test binary, to be killed or to make keys. It runs
-// TestMain and the one test that started it, up to the call of the kit; Kit.DSN and Kit.Setup are not looked at. Tests that
-// start something slow for their database ask Child first, and leave it out.
+// Child reports whether the kit started this process, from the test binary, to be killed or to make keys. Such a
+// process runs TestMain and one test, up to the call of the kit, and ignores Kit.DSN and Kit.Setup. Tests that start
+// something slow for their database ask Child first, and leave it out.
 func Child() bool { return os.Getenv(childEnv) != "" }
 
 // childSpec is what a child is told.

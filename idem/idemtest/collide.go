@@ -14,13 +14,13 @@ import (
 // Collide audits the functions in Keys, on the Deliveries. It fails unless
 //
 //   - every key is valid: source, operation and id are there, and none is too long;
-//   - no two keys are the same, of two deliveries or of two functions. Give deliveries that differ in one part only (the
-//     tenant, the type), and such as could be confused: tenant 1 with id 23, and tenant 12 with id 3;
-//   - a key, with its time (OccurredAt) and payload, is the same whenever it is made: again at once, at another time, and in
-//     another process. Where t is a *testing.T, the other time is the year 2000, in a bubble of testing/synctest: a key
-//     function that takes the day or the hour is found too. Otherwise it is a second later.
+//   - no two deliveries, and no two functions, make the same key. Give deliveries that differ in one part only (the
+//     tenant, the type), and some that could be confused: tenant 1 with id 23, and tenant 12 with id 3;
+//   - a key, with its time (OccurredAt) and payload, is the same whenever it is made: again at once, at another time,
+//     in another process. If t is a *testing.T, the other time is the year 2000, in a bubble of testing/synctest: that
+//     finds the day or the hour in a key. Otherwise it is a second later.
 //
-// DSN, Handler and Setup are not used.
+// It does not use DSN, Handler and Setup.
 func (k Kit[D]) Collide(t TB) {
 	t.Helper()
 	if k.Handler == nil {

@@ -13,10 +13,10 @@ import (
 // copies is how often Concurrent makes each delivery, at least.
 const copies = 12
 
-// Concurrent makes the deliveries from Workers workers, each many times, in an order chosen by the Seed. Some are broken
-// off, so that their transactions roll back: by a context that ends at a statement, or by a lost connection. These are
-// made again, as everything that ends with an error. It fails unless all are acknowledged in the end, and the tables (and
-// the Probe) are as if each delivery had been made once.
+// Concurrent makes the deliveries from Workers workers, each many times, in an order chosen by the Seed. Some are
+// broken off so that they roll back: by a context that ends at a statement, or by a lost connection. Whatever ends with
+// an error is made again. It fails unless all are acknowledged in the end, and the tables (and the Probe) are as if
+// each had been made once.
 func (k Kit[D]) Concurrent(t TB) {
 	t.Helper()
 	run(t, k, part[D]{"Concurrent", (*lab[D]).concurrent})

@@ -12,19 +12,19 @@ import (
 	"github.com/pgonce/pgonce/idem"
 )
 
-// Runner is [idem.Run] without the driver: run fn once for key, and keep key and effect together. A store of your own, or
-// a fake that stands for one in the tests of your service, is one of these.
+// Runner is [idem.Run] without the driver: run fn once for key, and keep key and effect together. It can be a store of
+// your own, or a fake in your service's tests.
 type Runner func(ctx context.Context, key idem.Key, fn func(context.Context) error) (idem.Outcome, error)
 
 // Contract holds a Runner against what [idem.Run] promises. It fails with the first sentence that is not true:
 //
-//   - A new key runs fn and gives Executed; the same key again gives Duplicate, and fn is not called. (A fake of INSERT ...
-//     ON CONFLICT DO NOTHING RETURNING that returns the row in conflict runs it twice.)
-//   - Keys differ by source, by operation and by id, each on its own, and by every byte of them. (A table with another
-//     unique key than (key, operation, source) takes some for one, or one for several.)
-//   - An error of fn comes back, and the key is free again; so it is after a panic, which goes on.
-//   - A key is not free before fn has returned: of many calls at once one runs, and where that one fails, another one.
-//   - A key that is not valid is an error, and fn is not called; so it is where the context has ended.
+//   - A new key runs fn and gives Executed; the same key again gives Duplicate, and fn is not called. (A fake of INSERT
+//     ... ON CONFLICT DO NOTHING RETURNING that returns the row in conflict runs it twice.)
+//   - Keys differ by source, by operation and by id, each on its own, and by every byte. (A table with another unique
+//     key than (key, operation, source) takes some for one, or one for several.)
+//   - An error of fn comes back, and frees the key. So does a panic, which goes on.
+//   - A key is not free before fn has returned: of many calls at once one runs, and if that fails, another.
+//   - A key that is not valid is an error, and fn is not called. So is a context that has ended.
 //
 // The store must not know the keys of the source "idemtest"; they are new in each call of Contract, and stay.
 func Contract(t TB, run Runner) {

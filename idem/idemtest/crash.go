@@ -13,16 +13,15 @@ import (
 )
 
 // Crash cuts the handler's run at every point, and delivers again until the handler acknowledges. It fails unless the
-// tables (and the Probe) are then as after one delivery that nothing disturbed.
+// tables (and the Probe) are then as after one undisturbed delivery.
 //
-// The points are found by watching one run: before and after each statement that the handler sends, so also before
-// COMMIT and between COMMIT and its reply, and after the reply, before the acknowledgement. At each of them the
-// connection is reset, then the server's session is terminated, then the process is killed: the test binary runs itself
-// again, up to the same call (see [Child]). Before each statement the handler's context ends once, as when a consumer shuts
-// down. Each statement that writes is also made to fail once with a serialization
-// failure (40001), and once with a unique violation (23505) of a constraint that the handler cannot know.
+// The points are found by watching one run: before and after each statement, so also before COMMIT, between COMMIT and
+// its reply, and before the acknowledgement. At each point the connection is reset, then the server's session
+// terminated, then the process killed (see [Child]). Before each statement the handler's context ends once, as in a
+// shutdown. Each statement that writes also fails once with a serialization failure (40001), and once with a unique
+// violation (23505) of a constraint that the handler cannot know.
 //
-// A handler that returns nil in spite of that has acknowledged: nothing is then delivered again before the tables are
+// A handler that returns nil in spite of that has acknowledged: nothing is delivered again before the tables are
 // compared. Deliveries that send the same statements as an earlier one are not cut again.
 func (k Kit[D]) Crash(t TB) {
 	t.Helper()

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// DB gives a handler its connections, to the database in which the round is run. The kit watches them, and cuts them. A
-// DB is safe for concurrent use, and closed by the kit.
+// DB gives a handler its connections to the round's database, which the kit watches and cuts. It is safe for concurrent
+// use, and closed by the kit.
 type DB struct {
 	cfg  *pgxpool.Config
 	wire *wire
@@ -28,7 +28,7 @@ type DB struct {
 	answeredEarly bool // see HTTP
 }
 
-// Pool returns the pool of a handler that uses pgx, the same at every call. Connections can be had from it with Acquire.
+// Pool returns the pool of a handler that uses pgx, the same at every call; Acquire a connection from it.
 func (db *DB) Pool() *pgxpool.Pool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -42,8 +42,8 @@ func (db *DB) Pool() *pgxpool.Pool {
 	return db.pool
 }
 
-// SQL returns the *sql.DB of a handler that uses database/sql, or something on top of it (sqlx, GORM, sqlc), the same
-// at every call. The driver is pgx.
+// SQL returns the *sql.DB of a handler that uses database/sql, or what stands on it (sqlx, GORM, sqlc), the same at
+// every call. The driver is pgx.
 func (db *DB) SQL() *sql.DB {
 	db.mu.Lock()
 	defer db.mu.Unlock()

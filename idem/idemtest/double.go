@@ -9,10 +9,10 @@ import (
 )
 
 // DoubleSubmit makes each delivery Workers times at once, then once more, and all of them again at the end. It fails
-// unless every one of these is acknowledged, and the tables (and the Probe) are afterwards as if each had been made once.
+// unless every one is acknowledged, and the tables (and the Probe) are then as if each had been made once.
 //
-// Deliveries that are made at once meet: they wait for each other before their first write, so that what a handler only
-// looked at before it is out of date. What fails then with an error is delivered again, as a broker would.
+// Deliveries made at once wait for each other before their first write, so what a handler only looked at is out of
+// date. What then fails with an error is delivered again, as a broker would.
 func (k Kit[D]) DoubleSubmit(t TB) {
 	t.Helper()
 	run(t, k, part[D]{"DoubleSubmit", (*lab[D]).doubleSubmit})

@@ -7,10 +7,10 @@ import (
 	"net/http/httptest"
 )
 
-// HTTP makes a Kit.Handler of a web server: request makes the request of a delivery, as its sender does, anew each time;
-// handler makes the server, on the connections of db. An answer of 2xx is the acknowledgement, every other one means that
-// the request is sent again. A 2xx that is written while a transaction that has written is still open fails DoubleSubmit:
-// the status can no longer tell of a COMMIT that fails.
+// HTTP makes a Kit.Handler of a web server. request makes the request of a delivery anew each time, as its sender does;
+// handler makes the server, on the connections of db. An answer of 2xx is the acknowledgement; after any other the
+// request is sent again. A 2xx that is written while a transaction with writes is still open fails DoubleSubmit: it
+// cannot tell of a COMMIT that fails.
 //
 //	Handler: idemtest.HTTP(
 //		func(e Event) *http.Request { return httptest.NewRequest("POST", "/webhook", bytes.NewReader(e.Body)) },

@@ -13,8 +13,8 @@ import (
 	"github.com/pgonce/pgonce/idem"
 )
 
-// TB is what the kit needs of a test: a *testing.T fits. Fatalf must not return, as that of testing.TB does not. It is
-// called on the goroutine that called the kit.
+// TB is what the kit needs of a test: a *testing.T fits. Fatalf must not return. It is called on the goroutine that
+// called the kit.
 type TB interface {
 	Helper()
 	Name() string
@@ -23,33 +23,34 @@ type TB interface {
 	Cleanup(func())
 }
 
-// Kit describes a handler to the kit: how it is made, what it is given, and what it works on. DSN, Handler and Deliveries
-// are needed; every other field may be zero. D is the type of a delivery, whatever the handler takes.
+// Kit describes a handler to the kit. DSN, Handler and Deliveries are needed; every other field may be zero. D is the
+// type of a delivery.
 //
-// A Kit is a plain value. Its methods change nothing in it, fail the test with one message or return, and may be called
-// in any order, in parallel tests too, unless there is a Probe.
+// A Kit is a plain value. Its methods change nothing in it, and fail the test with one message or return. Call them in
+// any order, in parallel tests too, unless there is a Probe.
 type Kit[D any] struct {
-	// DSN is the connection string of a test database, in any form that pgx takes. The kit does not write to that
-	// database: it works in copies (CREATE DATABASE ... TEMPLATE), so the role must be allowed to create databases, and
-	// nobody else may be connected to the database while it is copied. Copies are named idemtest_..., and dropped at the
-	// end. After a failure one stays, and its name is in the message. It is dropped when the same test runs again, or any
-	// test a day later; so is what a killed run left. Copies that a run still works in are never dropped.
+	// DSN is the connection string of a test database, in any form that pgx takes. The kit does not write to it, and
+	// works in copies (CREATE DATABASE ... TEMPLATE): the role must be allowed to create databases, and nobody else may
+	// be connected while it copies. Copies are named idemtest_..., and dropped at the end. After a failure one stays,
+	// and the message has its name. It is dropped when the same test runs again, or any test a day later, as is what a
+	// killed run left. Copies in use are never dropped.
 	DSN string
 
-	// Setup makes what is not in the database yet: tables, and rows that the handler expects. It is called once for each
-	// call of the kit, on the copy.
+	// Setup makes the tables and rows that the handler expects and the database lacks. It is called once for each call
+	// of the kit, on the copy.
 	Setup func(ctx context.Context, pool *pgxpool.Pool) error
 
-	// Handler makes the handler under test, on the connections of db and no others: it is there that the kit cuts. It is
-	// called for every round anew, as at the start of a program, and from several goroutines. The handler is called with
-	// each delivery; nil is its acknowledgement, anything else (a panic too) means that the delivery must come again. For
-	// a web server see [HTTP]. A connection that it takes when it is made, before it returns, it may keep, to listen; other
-	// work in the background (a relay) does not belong here: what is committed after a delivery's nil counts against it.
+	// Handler makes the handler under test, only on the connections of db, where the kit cuts. It is called anew for
+	// every round, as at a program's start, from several goroutines. The handler is called with each delivery: nil
+	// acknowledges; anything else, a panic too, means that the delivery must come again. For a web server see [HTTP].
+	//
+	// The handler may keep a connection that it takes while it is made, to listen. Other work in the background (a
+	// relay) does not belong here: what is committed after a delivery's nil counts against it.
 	Handler func(db *DB) func(ctx context.Context, d D) error
 
 	// Deliveries are events of different ids, one delivery of each, in the order in which they happened. They are
-	// delivered as often and in such orders as it takes, from several goroutines: the handler must not change them. What
-	// the handler cannot do on a first delivery (an error on purpose) does not belong here.
+	// delivered many times, in many orders, from several goroutines: the handler must not change them. Leave out what
+	// the handler cannot do on a first delivery (an error on purpose).
 	Deliveries []D
 
 	// Keys are the functions that make the handler's keys, one for each of its operations. [Kit.Collide] needs them.
@@ -58,52 +59,51 @@ type Kit[D any] struct {
 	// Event makes the n-th of many different events, for [Kit.Load].
 	Event func(n int) D
 
-	// Dedup are the tables of package dedup that back the handler's keys. Of them source, operation and key are compared,
-	// and nothing else. None given: processed_events, where it is there.
+	// Dedup are the tables of package dedup that back the handler's keys; of them only source, operation and key are
+	// compared. None given: processed_events, if it exists.
 	Dedup []dedup.Table
 
-	// Constraints name the unique constraints (or unique indexes) that back the keys of a handler that uses a table of its
-	// own instead. [Kit.Backed] looks at them.
+	// Constraints name the unique constraints (or indexes) that back the keys of a handler with a table of its own.
+	// [Kit.Backed] looks at them.
 	Constraints []string
 
-	// Tables are the tables to compare, with their schema or without. None given: all of the database, save for those of
-	// extensions.
+	// Tables are the tables to compare, with or without schema. None given: all of the database, except extensions'.
 	Tables []string
 
-	// Ignore lists further columns, as "table.column", that may differ from run to run. These are found without being
-	// told: columns whose default is not immutable (now(), gen_random_uuid(), nextval), identity and generated columns; and
-	// columns that differ between two runs that nothing disturbed, the second one with sequences that have moved on (a
-	// reference to an id, a time that the handler sets). These are logged. Rows are counted and compared without them.
+	// Ignore lists further columns, as "table.column", that may differ from run to run. The kit finds and logs by
+	// itself identity and generated columns, and those whose default is not immutable (now(), gen_random_uuid(),
+	// nextval). It also finds columns that differ between two undisturbed runs, the second with sequences that have
+	// moved on: a reference to an id, a time that the handler sets. Rows are counted and compared without them.
 	Ignore []string
 
-	// Probe returns the effects elsewhere, a line for each: the mails in a fake mailbox, the charges of a fake provider.
-	// They are compared like rows, and only ever grow. With a Probe one round is run at a time. It has to see what
-	// all handlers of this process did; rounds in which a process is killed are not compared by it.
+	// Probe returns the effects elsewhere, a line for each: the mails in a fake mailbox, the charges of a fake
+	// provider. They are compared like rows, and must only grow. It must see what all handlers of this process did.
+	// With a Probe rounds run one at a time; rounds that kill a process are compared without it.
 	Probe func(ctx context.Context) ([]string, error)
 
-	// Configure, where not nil, changes the pool's configuration before it is used: exec mode, hooks, a tracer.
+	// Configure, if not nil, changes the pool's configuration before use: exec mode, hooks, a tracer.
 	Configure func(cfg *pgxpool.Config)
 
-	// Workers is how many deliveries are made at once where several are. 0 means 8.
+	// Workers is how many deliveries are made at once. 0 means 8.
 	Workers int
 
-	// Timeout bounds one call of the handler. 0 means 10 seconds. A delivery that must come again is given three times as
+	// Timeout bounds one call of the handler. 0 means 10 seconds. A delivery that must come again gets three times as
 	// long in all.
 	Timeout time.Duration
 
 	// Duration is how long [Kit.Load] lasts. 0 means 2 seconds.
 	Duration time.Duration
 
-	// Seed is where orders and faults come from, where they are chosen at random. 0 means a new one each time. The
-	// environment variable IDEMTEST_SEED, which is part of the command that replays a failure, goes first.
+	// Seed chooses random orders and faults. 0 means a new one each time. The environment variable IDEMTEST_SEED, part
+	// of the command that replays a failure, goes first.
 	Seed uint64
 }
 
-// All makes Collide where there are Keys, then DoubleSubmit, Crash, Reorder, Concurrent and Backed, until one of them
-// fails. They share their databases, which is faster than one by one.
+// All makes Collide if there are Keys, then DoubleSubmit, Crash, Reorder, Concurrent and Backed, until one fails. They
+// share their databases, which is faster than one by one.
 //
-// A call of the kit ends after 10 minutes. A handler that takes long is best given few deliveries: Crash makes it run some
-// ten times for each of its statements, and Reorder, of n deliveries, in n! orders.
+// A call of the kit ends after 10 minutes. Give a slow handler few deliveries: Crash runs it some ten times for each of
+// its statements, and Reorder runs n deliveries in n! orders.
 func (k Kit[D]) All(t TB) {
 	t.Helper()
 	var parts []part[D]

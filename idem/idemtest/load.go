@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// LoadReport is what [Kit.Load] measured. Times are those of single calls of the handler, from one process with Workers
-// workers on this machine: good for comparing two versions of a handler, not for planning a cluster.
+// LoadReport is what [Kit.Load] measured. Times are of single calls, from one process with Workers workers on this
+// machine: good for comparing two versions of a handler, not for planning a cluster.
 type LoadReport struct {
 	Fresh, Hot Latency
 	Errors     int // deliveries that ended with an error, and were made again
@@ -31,10 +31,9 @@ func (l Latency) String() string {
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// Load measures the handler for Duration, half of it with events that are new (made by Event; without it there is no such
-// half), half with hot keys: all workers deliver the same few events, the Deliveries, over and over. It logs what it
-// measured, and returns it for limits of your own. It fails where a delivery is not acknowledged in time, and where
-// delivering hot keys over and over changed the tables.
+// Load measures the handler for Duration: half of it with new events (made by Event; without it there is no such half),
+// half with hot keys, where all workers deliver the Deliveries over and over. It logs and returns what it measured. It
+// fails if a delivery is not acknowledged in time, or if repeated deliveries changed the tables.
 func (k Kit[D]) Load(t TB) LoadReport {
 	t.Helper()
 	var report LoadReport

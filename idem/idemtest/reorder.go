@@ -18,11 +18,11 @@ const (
 	sampleOrders = 200 // of more, so many orders are tried
 )
 
-// Reorder makes the deliveries in every order (of more than 6: in 200 orders, chosen by the Seed), with duplicates mixed
-// in, and fails unless all orders end in the same state: the one of the order in which they are given. What a handler
-// cannot take yet (an error) is delivered again after the others.
+// Reorder makes the deliveries in every order (of more than 6: in 200 orders, chosen by the Seed), with duplicates
+// mixed in. It fails unless all orders end in the state of the given order. What a handler cannot take yet (an error)
+// is delivered again after the others.
 //
-// Events that no order can be right for (two sums, each of which overwrites the other) do not belong into one Kit.
+// Leave out events that no order can be right for, such as two sums that overwrite each other.
 func (k Kit[D]) Reorder(t TB) {
 	t.Helper()
 	run(t, k, part[D]{"Reorder", (*lab[D]).reorder})

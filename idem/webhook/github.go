@@ -9,16 +9,15 @@ import (
 
 // GitHub is the [Provider] of webhooks by GitHub. Secrets is needed.
 //
-//   - ID: the header X-GitHub-Delivery, unique for each event. It stays the same when the event is delivered again.
-//     That an organization's hook and a repository's give one event the same id is not promised: let one of them be
-//     enough.
+//   - ID: the header X-GitHub-Delivery, unique for each event, the same when it is delivered again. An organization's
+//     hook and a repository's may give one event different ids: use one of them.
 //   - Retries: none. By hand or by the API, within 3 days. What got no 2xx within 10 seconds (30 on an Enterprise
 //     Server) is lost unless somebody looks at the deliveries, and asks for it. Retention: at least 3 days.
 //   - Order: none is promised, and Event.Time is zero: no field holds for all types. Use the object's own updated_at.
-//   - Signature: X-Hub-Signature-256, HMAC-SHA256 of the body alone. It holds no time, and covers neither the id nor
-//     the type (X-GitHub-Event). Whoever has once seen a signed body can send it again, under a new id. TLS keeps it
-//     from being seen; where that is not enough, give Effect.Fn a key of its own, from the body.
-//   - Bodies: up to 25 MB. Larger ones GitHub does not deliver.
+//   - Signature: X-Hub-Signature-256, HMAC-SHA256 of the body alone. It covers no time, no id and no type
+//     (X-GitHub-Event). Whoever has seen a signed body can send it again, under a new id. If TLS is not enough against
+//     that, give Effect.Fn a key of its own, from the body.
+//   - Bodies: up to 25 MB. GitHub does not deliver larger ones.
 //
 // Let the hook send application/json: of application/x-www-form-urlencoded Event.Body is the form.
 //

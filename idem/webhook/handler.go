@@ -18,26 +18,26 @@ type Handler struct {
 	// Provider verifies a delivery.
 	Provider Provider
 
-	// Endpoint names this endpoint, and so the effect: it is the operation of its keys. Each endpoint that gets the same
-	// events has a name of its own. It must not change while keys are kept.
+	// Endpoint names this endpoint, and so the effect: it is the operation of its keys. Endpoints that get the same
+	// events need different names. It must not change while keys are kept.
 	Endpoint string
 
 	// Sink takes the event of a verified delivery.
 	Sink Sink
 
-	// MaxBody is the longest body, in bytes. 0 means the longest one of the sender's, see [Sender].
+	// MaxBody is the longest body, in bytes. 0 means the sender's longest, see [Sender].
 	MaxBody int64
 
-	// ReadTimeout is how long the body may take to arrive, where the server can limit that (net/http can, a recorder of
-	// tests cannot). It goes before http.Server.ReadTimeout. 0 means 10 seconds, or the server's where that is shorter.
+	// ReadTimeout is how long the body may take to arrive, if the server can limit that (net/http can, a recorder of
+	// tests cannot). It goes before http.Server.ReadTimeout. 0 means 10 seconds, or the server's if that is shorter.
 	ReadTimeout time.Duration
 
-	// Timeout is how long the Sink may take, whether or not the sender still waits. 0 means 30 seconds. Answers that
-	// come after the sender's own limit (GitHub's 10 seconds, Slack's 3) are not read.
+	// Timeout is how long the Sink may take, whether or not the sender still waits. 0 means 30 seconds. Senders do not
+	// read answers after their own limit (GitHub's 10 seconds, Slack's 3).
 	Timeout time.Duration
 
-	// Report, where not nil, is told of every delivery, before it is answered: of one that was refused too, with what was
-	// known by then. The event holds the body, and its id: do not log them where they are secret.
+	// Report, if not nil, is told of every delivery, also a refused one, before it is answered. The event holds the
+	// body and its id: do not log them where they are secret.
 	Report func(ctx context.Context, e Event, out idem.Outcome, err error)
 }
 
@@ -59,9 +59,8 @@ var (
 	errBody       = errors.New("webhook: the body did not arrive")
 )
 
-// Validate reports what is wrong with h: a field that is missing, a secret that is empty, an endpoint that no key can
-// hold. Call it at the start: a Handler that is not valid answers 500. It does not look at a database; dedup.Verify
-// does.
+// Validate reports what is wrong with h: a missing field, an empty secret, an endpoint that no key can hold. Call it at
+// the start: a Handler that is not valid answers 500. It does not look at a database; dedup.Verify does.
 func (h Handler) Validate() error {
 	switch {
 	case h.Provider == nil:

@@ -10,16 +10,16 @@ import (
 	"github.com/pgonce/pgonce/idem"
 )
 
-// Inbox is the [Sink] that stores each event once and returns, so that the sender is answered at once: see package
-// inbox. A worker handles it later, in a transaction of its own; [Stored] gives that worker the event back. DB is needed.
+// Inbox is the [Sink] that stores each event once and returns, so that the sender is answered at once; see package
+// inbox. A worker handles it later, in its own transaction, and gets the event back by [Stored]. DB is needed.
 //
-// The first delivery is Executed, every further one Duplicate, whatever has become of the message meanwhile. A concurrent
-// one waits for the first. An event that no message can hold is [ErrMalformed].
+// The first delivery is Executed, every further one Duplicate, whatever became of the message. A concurrent one waits
+// for the first. An event that no message can hold is [ErrMalformed].
 type Inbox struct {
 	DB    inbox.Conn
 	Table inbox.Table
 
-	// Order, where not nil, returns the ordering key of an event: those of one key are handled one at a time, in the order
+	// Order, if not nil, returns the ordering key of an event: those of one key are handled one at a time, in the order
 	// in which they came. Empty means no order.
 	Order func(Event) string
 }

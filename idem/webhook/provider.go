@@ -14,11 +14,11 @@ type Provider interface {
 	Sender() Sender
 
 	// Verify returns the event of a request whose body has been read and whose time of arrival is at. It decides first
-	// whether the sender signed exactly these bytes, and looks into them afterwards. r.Body must be left alone.
+	// whether the sender signed exactly these bytes, and looks into them afterwards. It leaves r.Body alone.
 	//
-	// An error is [ErrSignature] or [ErrStale] where the request is not to be trusted, and [ErrMalformed] where it is,
-	// and no retry could help; each may be wrapped. Any other error, of the setup or of a server that has to be asked
-	// for keys, is answered with a 5xx. None of them may hold a secret, or a part of the body.
+	// An error is [ErrSignature] or [ErrStale] if the request is not to be trusted, and [ErrMalformed] if it is, and no
+	// retry could help; each may be wrapped. Any other error, of the setup or of a server that is asked for keys, is
+	// answered with a 5xx. None may hold a secret, or a part of the body.
 	Verify(r *http.Request, body []byte, at time.Time) (Event, error)
 }
 
@@ -45,13 +45,14 @@ type Sender struct {
 	// MaxBody is the longest body that the sender makes, in bytes. 0: not known, and 1 MiB.
 	MaxBody int64
 
-	// Dated says that Event.Time is when the sender made the event, shortly before it delivered it first, and never
-	// changes. Then keys carry it (idem.Key.OccurredAt): what is delivered after the retention is refused, not run again.
+	// Dated says that Event.Time is when the sender made the event, shortly before it first delivered it, and never
+	// changes. Then keys carry it (idem.Key.OccurredAt): what is delivered after the retention is refused, not run
+	// again.
 	Dated bool
 }
 
-// Table returns t with the Resends that this sender needs, if t has not a longer one: of a table with several senders
-// the longest counts. Give the result to dedup.Migrate, dedup.Verify and idem.Once.
+// Table returns t with the Resends that this sender needs, unless t has a longer one. Give the result to dedup.Migrate,
+// dedup.Verify and idem.Once.
 func (s Sender) Table(t dedup.Table) dedup.Table {
 	t.Resends = max(t.Resends, s.Resends)
 	return t
@@ -68,12 +69,12 @@ type Event struct {
 	// Type is what happened, as the sender calls it: "invoice.paid".
 	Type string
 
-	// Time is the event's own time, for a guard; zero where the sender states none. It is the same in each delivery.
-	// How fit it is, and how fine, the provider's documentation says.
+	// Time is the event's own time, for a guard; zero if the sender states none. It is the same in each delivery. The
+	// provider's documentation says how fit it is, and how fine.
 	Time time.Time
 
-	// Key, where not nil, are the parts of the event's key in place of ID, where two events of different ids can be one.
-	// Such a key carries no time.
+	// Key, if not nil, are the parts of the event's key in place of ID, if two events of different ids can be one. Such
+	// a key carries no time.
 	Key []string
 
 	// Body is the raw body. A Sink must not change it.

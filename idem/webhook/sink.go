@@ -10,10 +10,10 @@ import (
 
 // Sink takes events. [Effect] is one; one that stores them, to work later, is another.
 type Sink interface {
-	// Accept returns nil when the event is safe: its effect is committed, by this call or by an earlier one for the same
-	// key, or whatever will bring it about is. The Handler answers 200 then; for errors see the package documentation.
-	// One of idem's counts as there, also wrapped. ErrMalformed is a 422, for an event that no retry can make better; of
-	// one that a new version of the program might understand, return an error of your own, for a 500. ctx ends after the
+	// Accept returns nil when the event is safe: its effect is committed, or whatever will bring it about is, by this
+	// call or an earlier one for the same key. The Handler answers 200 then; for errors see the package documentation.
+	// One of idem's counts as there, also wrapped. ErrMalformed is a 422, for an event that no retry can make better;
+	// if a new version of the program might understand it, return an error of your own, for a 500. ctx ends after the
 	// Handler's Timeout. It is called by several goroutines at once, for one key, too.
 	Accept(ctx context.Context, key idem.Key, e Event) (idem.Outcome, error)
 }
@@ -27,14 +27,14 @@ func (f SinkFunc) Accept(ctx context.Context, key idem.Key, e Event) (idem.Outco
 }
 
 // Effect is the [Sink] that runs Fn once for each event, in a transaction that also holds the event's key. DB and Fn
-// are needed. See idem.Run for what it does on a duplicate, a concurrent one, and on each error.
+// are needed. See idem.Run for duplicates, concurrent ones, and errors.
 type Effect struct {
 	DB   idem.DB
 	Once idem.Once // the table, MaxWait, and so on
 
-	// Fn makes the effect, in tx. It may run more than once, and only its last run is committed. An error of it rolls
-	// back; the sender gets a 500 (503 for what idem.Retryable names), and repeats. So it does after one of idem's about
-	// a key of Fn's own. ErrMalformed alone is a 422. Of an event that does not matter to Fn it returns nil.
+	// Fn makes the effect, in tx. It may run more than once, and only its last run is committed. Its error rolls back;
+	// the sender gets a 500 (503 for what idem.Retryable names), and repeats. That holds for one of idem's about a key
+	// of Fn's own, too. Only ErrMalformed is a 422. Fn returns nil for an event that does not matter to it.
 	Fn func(ctx context.Context, tx pgx.Tx, e Event) error
 }
 

@@ -14,8 +14,8 @@ import (
 
 // Stripe is the [Provider] of events by Stripe, of API v1 and v2. Only Secrets is needed.
 //
-//   - ID: the event's id, unique for each event, the same on every retry.
-//   - Sometimes Stripe makes two events of one change, with two ids: see ByObject.
+//   - ID: the event's id, unique for each event, the same on every retry. Sometimes Stripe makes two events of one
+//     change, with two ids: see ByObject.
 //   - Retries: up to 3 days in live mode, three within hours in a sandbox. By hand: 15 days in the dashboard, 30 days
 //     by "stripe events resend"; the retries go on meanwhile. Retention: at least 30 days.
 //   - Order: none. Event.Time is "created", in whole seconds in API v1, and Stripe advises against ordering by it. A
@@ -32,17 +32,17 @@ type Stripe struct {
 	// Tolerance is how far the signature's time may be from now, on either side. 0 means 5 minutes.
 	Tolerance time.Duration
 
-	// ByObject lists the types whose events are one where type and object (data.object.id) are the same, whatever the
-	// event's id. List only what happens to an object once, such as "charge.succeeded". Of a type that repeats, such
-	// as "customer.subscription.updated", every update after the first would be taken for a duplicate, and lost.
+	// ByObject lists the types whose events are one if type and object (data.object.id) are the same, whatever the
+	// event's id. List only what happens to an object once, such as "charge.succeeded". Of a type that repeats, such as
+	// "customer.subscription.updated", every update after the first would be taken for a duplicate, and lost.
 	//
-	// A type moves in or out of the list by a change of its keys: events that are delivered before and after it run
-	// twice. Its keys carry no time, so a table of layout dedup.Weekly cannot hold them.
+	// A type that moves in or out of the list changes its keys: events delivered before and after run twice. Its keys
+	// carry no time, so a table of layout dedup.Weekly cannot hold them.
 	ByObject []string
 
-	// Dated lets keys carry "created" (idem.Key.OccurredAt), as a table of layout dedup.Weekly needs. Then an event that
-	// was made before the table's retention is refused with a 422, also where it was never processed. Without it an
-	// event whose key was purged would run again; but it takes a retention that is shorter than Stripe resends for.
+	// Dated lets keys carry "created" (idem.Key.OccurredAt), as a table of layout dedup.Weekly needs. Then an event
+	// made before the table's retention is refused with a 422, also if it was never processed. Without it an event
+	// whose key was purged would run again; but that takes a retention shorter than Stripe resends for.
 	Dated bool
 }
 

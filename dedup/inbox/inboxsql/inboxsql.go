@@ -1,18 +1,16 @@
-// Package inboxsql is package inbox for database/sql: pgx/stdlib, lib/pq, and what stands on them.
+// Package inboxsql is package inbox for database/sql: pgx/stdlib, lib/pq, and what stands on them. The types are
+// inbox's, and so are states, order, failures and errors.
 //
-// The types are inbox's. [Store] stores a message; [Run] and [Drain] are a worker's, with the settings of an
-// [inbox.Worker]. Everything that package inbox says of states, of order, of failures and of errors holds here. Waking
-// by Listen needs a connection of pgx: send to [inbox.Worker].Wake from wherever you listen, or let the worker look
-// every 25 ms.
-//
-// # Basic use
-//
-//	out, err := inboxsql.Store(ctx, db, inbox.Table{}, inbox.Message{Source: "stripe", Operation: "webhook", ID: event, Body: body})
+//	m := inbox.Message{Source: "stripe", Operation: "webhook", ID: event, Body: body}
+//	out, err := inboxsql.Store(ctx, db, inbox.Table{}, m)
 //
 //	err := inboxsql.Run(ctx, db, inbox.Worker{}, func(ctx context.Context, tx inboxsql.Tx, m inbox.Message) error {
 //		_, err := tx.ExecContext(ctx, `UPDATE subscriptions SET active = true WHERE id = $1`, string(m.Body))
 //		return err
 //	})
+//
+// Waking by Listen needs a connection of pgx: send to [inbox.Worker].Wake from wherever you listen, or let the worker
+// look every 25 ms.
 package inboxsql
 
 import (
@@ -26,13 +24,13 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Conn is what single statements need: a *sql.DB, *sql.Conn or *sql.Tx, or a wrapper of one.
+// Conn runs single statements: a *sql.DB, *sql.Conn or *sql.Tx, or a wrapper of one.
 type Conn interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// DB is what begins transactions: a *sql.DB or *sql.Conn, or a wrapper of one.
+// DB begins transactions: a *sql.DB or *sql.Conn, or a wrapper of one.
 type DB interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
@@ -49,8 +47,8 @@ type Tx interface {
 // returned: so a ROLLBACK AND CHAIN is found here, and a ROLLBACK TO a savepoint that is older than the call.
 type Handler func(ctx context.Context, tx Tx, m inbox.Message) error
 
-// Store is [inbox.Table.Store] over database/sql: it stores m once. With a *sql.Tx it is there if and when that is
-// committed; else at once. A *sql.Conn in a transaction that was begun by hand will do, too.
+// Store is [inbox.Table.Store]: it stores m once. With a *sql.Tx it is there if and when that is committed; else at
+// once. A *sql.Conn in a transaction that was begun by hand will do, too.
 func Store(ctx context.Context, db Conn, t inbox.Table, m inbox.Message) (inbox.Outcome, error) {
 	conn := pg.FromSQL(db)
 	if tx, ok := db.(*sql.Tx); ok {
@@ -105,8 +103,8 @@ func options(w inbox.Worker, h Handler) engine.Options {
 	return o
 }
 
-// Run is [inbox.Worker.Run] over database/sql: it handles messages until ctx ends, and returns its error, or at once
-// one that says what is wrong with w. Each of its own statements is a transaction, of four round trips.
+// Run is [inbox.Worker.Run]: it handles messages until ctx ends, and returns its error, or at once one that says what
+// is wrong with w. Each of its own statements is a transaction, of four round trips.
 func Run(ctx context.Context, db DB, w inbox.Worker, h Handler) error {
 	err := options(w, h).Run(ctx, pg.WriterSQLAlone(db), pg.WriterSQL(db), tell(ctx, w))
 	if err != nil && ctx.Err() == nil {
@@ -115,7 +113,7 @@ func Run(ctx context.Context, db DB, w inbox.Worker, h Handler) error {
 	return err
 }
 
-// Drain is [inbox.Worker.Drain] over database/sql: it handles messages until none is due.
+// Drain is [inbox.Worker.Drain]: it handles messages until none is due.
 func Drain(ctx context.Context, db DB, w inbox.Worker, h Handler) (inbox.Stats, error) {
 	e, err := options(w, h).Worker(pg.WriterSQLAlone(db), pg.WriterSQL(db))
 	if err != nil {

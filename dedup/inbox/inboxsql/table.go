@@ -8,13 +8,13 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Migrate is [inbox.Migrate] over database/sql: it makes the table, or brings it up to the version of this library;
-// with none given, the zero Table.
+// Migrate is [inbox.Migrate]: it makes the table, or brings it up to this library's version; with none given, the zero
+// Table.
 func Migrate(ctx context.Context, db DB, tables ...inbox.Table) error {
 	return wrapped("migrate", engine.MigrateAll(ctx, pg.WriterSQL(db), names(tables)...))
 }
 
-// Verify is [inbox.Verify] over database/sql: it proves from the catalog that each table can be an inbox.
+// Verify is [inbox.Verify]: it proves from the catalog that each table can be an inbox.
 func Verify(ctx context.Context, db Conn, tables ...inbox.Table) error {
 	return wrapped("verify", engine.VerifyAll(ctx, pg.FromSQL(db), names(tables)...))
 }
@@ -27,7 +27,7 @@ func names(tables []inbox.Table) []string {
 	return all
 }
 
-// Depth is [inbox.Table.Depth] over database/sql: it counts what is not finished.
+// Depth is [inbox.Table.Depth]: it counts what is not finished.
 func Depth(ctx context.Context, db Conn, t inbox.Table) (inbox.Depth, error) {
 	s, err := engine.Table(t).SQL()
 	if err != nil {
@@ -37,7 +37,7 @@ func Depth(ctx context.Context, db Conn, t inbox.Table) (inbox.Depth, error) {
 	return inbox.Depth(d), wrapped("depth", err)
 }
 
-// List is [inbox.Table.List] over database/sql: it returns messages, the first stored first, at most limit.
+// List is [inbox.Table.List]: it returns messages, the first stored first, at most limit.
 func List(ctx context.Context, db Conn, t inbox.Table, f inbox.Filter, limit int) ([]inbox.Message, error) {
 	s, err := engine.Table(t).SQL()
 	if err != nil {
@@ -51,7 +51,7 @@ func List(ctx context.Context, db Conn, t inbox.Table, f inbox.Filter, limit int
 	return all, wrapped("list", err)
 }
 
-// Replay is [inbox.Table.Replay] over database/sql: it makes messages due again, dead ones where f says nothing else.
+// Replay is [inbox.Table.Replay]: it makes messages due again, dead ones if f says nothing else.
 func Replay(ctx context.Context, db Conn, t inbox.Table, f inbox.Filter) (int64, error) {
 	s, err := engine.Table(t).SQL()
 	if err != nil {
@@ -61,7 +61,7 @@ func Replay(ctx context.Context, db Conn, t inbox.Table, f inbox.Filter) (int64,
 	return n, wrapped("replay", err)
 }
 
-// Discard is [inbox.Table.Discard] over database/sql: it gives dead messages up.
+// Discard is [inbox.Table.Discard]: it gives dead messages up.
 func Discard(ctx context.Context, db DB, t inbox.Table, f inbox.Filter) (int64, error) {
 	s, err := engine.Table(t).SQL()
 	if err != nil {
@@ -71,7 +71,7 @@ func Discard(ctx context.Context, db DB, t inbox.Table, f inbox.Filter) (int64, 
 	return n, wrapped("discard", err)
 }
 
-// Purge is [inbox.Table.Purge] over database/sql: it deletes what t's Keep and KeepBodies say.
+// Purge is [inbox.Table.Purge]: it deletes what t's Keep and KeepBodies say.
 func Purge(ctx context.Context, db DB, t inbox.Table) (inbox.Purged, error) {
 	p, err := engine.Table(t).Purge(ctx, pg.WriterSQLAlone(db))
 	return inbox.Purged(p), wrapped("purge", err)

@@ -1,15 +1,12 @@
-// Package outboxsql is package outbox for database/sql: pgx/stdlib, lib/pq, and what stands on them.
-//
-// The types are outbox's. [Append] stores events in a *sql.Tx; [Run] and [Drain] are a relay's, with the settings of
-// an [outbox.Relay]. Everything that package outbox says of order, of failures and of errors holds here. Waking by
-// Listen needs a connection of pgx: send to [outbox.Relay].Wake from wherever you listen, or let the relay look
-// every 25 ms.
-//
-// # Basic use
+// Package outboxsql is package outbox for database/sql: pgx/stdlib, lib/pq, and what stands on them. The types are
+// outbox's, and so are order, failures and errors.
 //
 //	err := outboxsql.Append(ctx, tx, outbox.Table{}, outbox.Event{Topic: "orders", Key: order, Payload: body})
 //
 //	err := outboxsql.Run(ctx, db, outbox.Relay{Publisher: publisher})
+//
+// Waking by Listen needs a connection of pgx: send to [outbox.Relay].Wake from wherever you listen, or let the relay
+// look every 25 ms.
 package outboxsql
 
 import (
@@ -25,13 +22,13 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Conn is what single statements need: a *sql.DB, *sql.Conn or *sql.Tx, or a wrapper of one.
+// Conn runs single statements: a *sql.DB, *sql.Conn or *sql.Tx, or a wrapper of one.
 type Conn interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// DB is what begins transactions: a *sql.DB or *sql.Conn, or a wrapper of one.
+// DB begins transactions: a *sql.DB or *sql.Conn, or a wrapper of one.
 type DB interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
@@ -41,8 +38,8 @@ func statements(t outbox.Table) (engine.SQL, error) {
 	return engine.For(name), err
 }
 
-// Append stores events in tx, as [outbox.Table.Append] does, each with a round trip of its own. Of anything but a
-// *sql.Tx the server is asked first, in two more, whether it is in a transaction; where not, it is an error.
+// Append stores events in tx, as [outbox.Table.Append] does, each in one round trip. Of anything but a *sql.Tx it asks
+// first, in two more, whether it is in a transaction; if not, that is an error.
 func Append(ctx context.Context, tx Conn, t outbox.Table, events ...outbox.Event) error {
 	s, err := statements(t)
 	if err != nil {
@@ -81,8 +78,8 @@ func options(r outbox.Relay) engine.Options {
 	return o
 }
 
-// Run is [outbox.Relay.Run] over database/sql: it publishes until ctx ends, and returns its error, or at once one
-// that says what is wrong with r. Each of its statements is a transaction, of four round trips.
+// Run is [outbox.Relay.Run]: it publishes until ctx ends, and returns its error, or at once one that says what is wrong
+// with r. Each of its statements is a transaction, of four round trips.
 func Run(ctx context.Context, db DB, r outbox.Relay) error {
 	tell := func(s engine.Stats, published, err error) {
 		if r.Done != nil {
@@ -96,7 +93,7 @@ func Run(ctx context.Context, db DB, r outbox.Relay) error {
 	return err
 }
 
-// Drain is [outbox.Relay.Drain] over database/sql: it publishes until nothing is due.
+// Drain is [outbox.Relay.Drain]: it publishes until nothing is due.
 func Drain(ctx context.Context, db DB, r outbox.Relay) (outbox.Stats, error) {
 	e, err := options(r).Relay()
 	if err != nil {
@@ -106,7 +103,7 @@ func Drain(ctx context.Context, db DB, r outbox.Relay) (outbox.Stats, error) {
 	return outbox.Stats(s), cmp.Or(wrapped("drain", err), wrapped("publish", published))
 }
 
-// Lag is [outbox.Table.Lag] over database/sql: it counts what waits, and reads all of the table for it.
+// Lag is [outbox.Table.Lag]: it counts what waits, and reads all of the table.
 func Lag(ctx context.Context, db Conn, t outbox.Table) (outbox.Lag, error) {
 	s, err := statements(t)
 	if err != nil {
@@ -116,7 +113,7 @@ func Lag(ctx context.Context, db Conn, t outbox.Table) (outbox.Lag, error) {
 	return outbox.Lag(l), wrapped("lag", err)
 }
 
-// Parked is [outbox.Table.Parked] over database/sql: it lists parked events, the oldest first, at most limit.
+// Parked is [outbox.Table.Parked]: it lists parked events, the oldest first, at most limit.
 func Parked(ctx context.Context, db Conn, t outbox.Table, limit int) ([]outbox.Event, error) {
 	s, err := statements(t)
 	if err != nil {
@@ -126,8 +123,7 @@ func Parked(ctx context.Context, db Conn, t outbox.Table, limit int) ([]outbox.E
 	return events(found), wrapped("parked", err)
 }
 
-// Retry is [outbox.Table.Retry] over database/sql: it makes parked events due again; all of them where no id is
-// given.
+// Retry is [outbox.Table.Retry]: it makes parked events due again; all of them if no id is given.
 func Retry(ctx context.Context, db DB, t outbox.Table, ids ...string) (int64, error) {
 	s, err := statements(t)
 	if err != nil {
@@ -137,7 +133,7 @@ func Retry(ctx context.Context, db DB, t outbox.Table, ids ...string) (int64, er
 	return n, wrapped("retry", err)
 }
 
-// Discard is [outbox.Table.Discard] over database/sql: it deletes parked events, which are never published.
+// Discard is [outbox.Table.Discard]: it deletes parked events, which are never published.
 func Discard(ctx context.Context, db DB, t outbox.Table, ids ...string) (int64, error) {
 	s, err := statements(t)
 	if err != nil {
@@ -147,8 +143,8 @@ func Discard(ctx context.Context, db DB, t outbox.Table, ids ...string) (int64, 
 	return n, wrapped("discard", err)
 }
 
-// Migrate is [outbox.Migrate] over database/sql: it makes the tables, or brings them up to the version of this
-// library; with none given, the zero Table.
+// Migrate is [outbox.Migrate]: it makes the tables, or brings them up to this library's version; with none given, the
+// zero Table.
 func Migrate(ctx context.Context, db DB, tables ...outbox.Table) error {
 	all, err := names(tables)
 	if err != nil {
@@ -169,7 +165,7 @@ func Migrate(ctx context.Context, db DB, tables ...outbox.Table) error {
 	return wrapped("migrate", tx.Commit(ctx))
 }
 
-// Verify is [outbox.Verify] over database/sql: it proves from the catalog that each table can be an outbox.
+// Verify is [outbox.Verify]: it proves from the catalog that each table can be an outbox.
 func Verify(ctx context.Context, db Conn, tables ...outbox.Table) error {
 	all, err := names(tables)
 	if err != nil {

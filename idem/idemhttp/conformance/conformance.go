@@ -4,9 +4,9 @@
 //	fmt.Print(conformance.Run(ctx, conformance.Target{URL: "https://api.example.com/payments", Body: `{"cents": 1}`}))
 //
 // [Run] makes real requests, with effects: about twenty of them. It follows
-// draft-ietf-httpapi-idempotency-key-header-07, and asks for more in three places, for the draft leaves them open: a
-// retry gets the same body, callers share no key, and a request that was broken off has one effect. The program
-// idemcheck does the same from the command line.
+// draft-ietf-httpapi-idempotency-key-header-07, and asks for three things that the draft leaves open. A retry gets the
+// same body, callers share no key, and a request that was broken off has one effect. The program idemcheck does the
+// same from the command line.
 package conformance
 
 import (
