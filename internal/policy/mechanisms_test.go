@@ -192,6 +192,7 @@ func TestMechanisms(t *testing.T) {
 	report(t, checkMechanisms(find(t, "internal/PROMISES.md"), beside))
 	for i, m := range slices.Concat(mechanisms, beside) {
 		t.Run(fmt.Sprintf("%02d %s: %s", i+1, m.promise, m.name), func(t *testing.T) {
+			t.Parallel() // two at a time in CI: more would be slower, and a test could fail of that
 			overlay := writeOverlay(t, m)
 			if os.Getenv(mechanismsEnv) == "" {
 				return // the texts are found, and that is all
