@@ -64,16 +64,30 @@ func consumer(spec string) int {
 		return fail(err)
 	}
 	cfg.MaxConns = 8
+	// From the N-th COMMIT on no worker begins anything: to die takes a while, and they would go on meanwhile.
+	var ending atomic.Bool
+	var commits atomic.Int64
 	script := &faultconn.Script{N: c.N, Do: func(faultconn.Message) {
 		appendLine(c.Deaths, c.Point)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}}
+	die := func(at func(faultconn.Message) bool) func(faultconn.Message) bool {
+		return func(m faultconn.Message) bool {
+			if !at(m) {
+				return false
+			}
+			if commits.Add(1) >= int64(c.N) {
+				ending.Store(true)
+			}
+			return true
+		}
+	}
 	switch c.Point {
 	case "before commit": // fn has sent its first statement, and has its answer
-		script.When = faultconn.Commit
+		script.When = die(faultconn.Commit)
 	case "after commit": // the server has committed; neither the client nor the sender knows
-		script.When = faultconn.CommitReply
+		script.When = die(faultconn.CommitReply)
 	default:
 		script = &faultconn.Script{}
 	}
@@ -107,6 +121,9 @@ func consumer(spec string) int {
 	for range 8 {
 		wg.Go(func() {
 			for i := range queue {
+				if ending.Load() {
+					select {}
+				}
 				_, err := idem.Run(ctx, pool, stripe.Key(lines[i]), func(ctx context.Context, tx pgx.Tx) error {
 					_, err := tx.Exec(ctx, `INSERT INTO effects (what) VALUES ($1)`, lines[i])
 					return err
@@ -192,8 +209,8 @@ func TestKilledConsumer(t *testing.T) {
 	if long {
 		kills = 200
 	}
-	// Each process is killed at one of its first COMMITs, and the other workers may have sent theirs: no more events than
-	// these are done by then, so that the last process, too, has enough left to be killed at.
+	// Each process is killed at one of its first COMMITs. From then on its workers begin nothing, so that each has at most
+	// one event under way: no more than these are done, and the last process, too, has enough left to be killed at.
 	const most, workers = 5, 8
 	events := kills * (most + workers)
 	s := newSite(t)

@@ -58,7 +58,9 @@ func TestMaintainHoldsNoClaimUp(t *testing.T) {
 	// measure runs work beside the handlers and the claims, and returns how long the claims took, on the table and on the calm one.
 	measure := func(name string, work func()) (took, control []time.Duration) {
 		ctx, cancel := context.WithCancel(ctx)
-		var wg sync.WaitGroup
+		var wg, counted sync.WaitGroup // counted: who claims, until his claims count
+		const warm = 20
+		counted.Add(4)
 		var mu sync.Mutex
 		for w := range 4 {
 			wg.Go(func() {
@@ -85,7 +87,10 @@ func TestMaintainHoldsNoClaimUp(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-					if n < 20 {
+					if n == warm {
+						counted.Done()
+					}
+					if n < warm {
 						continue // connections are opened, and statements prepared
 					}
 					mu.Lock()
@@ -94,7 +99,7 @@ func TestMaintainHoldsNoClaimUp(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(200 * time.Millisecond) // the first claims are not counted
+		counted.Wait()
 		work()
 		cancel()
 		wg.Wait()

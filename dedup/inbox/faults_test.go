@@ -2,7 +2,10 @@ package inbox_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -136,7 +139,8 @@ func TestUnknownCommit(t *testing.T) {
 // one effect, and order holds.
 func TestKilledSessions(t *testing.T) {
 	t.Parallel()
-	const keys, each = 4, 30
+	const keys, each, enough = 4, 30, 6
+	var kills atomic.Int64
 	pool := migrated(t)
 	cfg := pool.Config().Copy()
 	cfg.ConnConfig.RuntimeParams["application_name"] = "worker"
@@ -152,27 +156,29 @@ func TestKilledSessions(t *testing.T) {
 	ended := make(chan error)
 	go func() {
 		w := quick()
-		w.Workers, w.Poll, w.Lease, w.MaxAttempts = 4, time.Millisecond, 20*time.Millisecond, 1000
+		w.Workers, w.Poll, w.Lease, w.MaxAttempts = 4, time.Millisecond, 20*time.Millisecond, math.MaxInt32
 		ended <- w.Run(ctx, workers, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+			if m.ID == want[m.Key][each-1] && kills.Load() < enough {
+				return errors.New("there are kills to come")
+			}
 			_, err := tx.Exec(ctx, `INSERT INTO sequence (key, id) VALUES ($1::text, $2::text)`, m.Key, m.ID)
 			return err
 		})
 	}()
-	kills := 0
 	deadline := time.Now().Add(50 * time.Second)
 	for count(t, pool, `SELECT count(*) FROM inbox WHERE state <> 2`) > 0 && time.Now().Before(deadline) {
-		if kills < 40 {
-			kills += count(t, pool, `
+		if kills.Load() < 40 {
+			kills.Add(int64(count(t, pool, `
 				SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity
-				 WHERE datname = current_database() AND application_name = 'worker' ORDER BY random() LIMIT 1) AS a`)
+				 WHERE datname = current_database() AND application_name = 'worker' ORDER BY random() LIMIT 1) AS a`)))
 		}
-		again(t, pool, msg("k0", want["k0"][kills%each]))
-		time.Sleep(10 * time.Millisecond)
+		again(t, pool, msg("k0", want["k0"][kills.Load()%each]))
+		time.Sleep(10 * time.Millisecond) // between two kills
 	}
 	stop()
 	require.ErrorIs(t, <-ended, context.Canceled)
-	require.Greater(t, kills, 5)
-	t.Logf("%d sessions were killed; %d attempts were made", kills, count(t, pool, `SELECT sum(attempt) FROM inbox`))
+	require.GreaterOrEqual(t, kills.Load(), int64(enough))
+	t.Logf("%d sessions were killed; %d attempts were made", kills.Load(), count(t, pool, `SELECT sum(attempt) FROM inbox`))
 	rows, err := pool.Query(t.Context(), `SELECT key, array_agg(id ORDER BY n) FROM sequence GROUP BY key`)
 	require.NoError(t, err)
 	got := map[string][]string{}

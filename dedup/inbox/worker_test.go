@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -227,31 +226,44 @@ func TestPoison(t *testing.T) {
 // Run handles as many messages at a time as it has workers, and no more.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
-	ctx, stop := context.WithCancel(t.Context())
+	limit, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	ctx, stop := context.WithCancel(limit)
 	pool := migrated(t)
 	for n := range 12 {
 		store(t, pool, msg("", fmt.Sprint(n)))
 	}
-	var now, most, done atomic.Int64
-	full := make(chan struct{}, 12)
+	var mu sync.Mutex
+	var now, most, done int
+	full := make(chan struct{}) // closed when each worker has a message
 	w := inbox.Worker{Workers: 3, Poll: time.Millisecond}
 	err := w.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
-		if n := now.Add(1); n > most.Load() {
-			most.Store(n)
+		mu.Lock()
+		if now++; now > most {
+			if most = now; most == 3 {
+				close(full)
+			}
 		}
-		defer now.Add(-1)
-		full <- struct{}{}
-		if len(full) < 3 {
-			time.Sleep(200 * time.Millisecond)
+		mu.Unlock()
+		defer func() {
+			mu.Lock()
+			defer mu.Unlock()
+			now--
+		}()
+		select {
+		case <-full:
+		case <-ctx.Done():
 		}
-		time.Sleep(5 * time.Millisecond)
-		if done.Add(1) == 12 {
+		time.Sleep(5 * time.Millisecond) // the work, beside which a fourth one would be seen
+		mu.Lock()
+		defer mu.Unlock()
+		if done++; done == 12 {
 			stop() // what is finished is committed all the same
 		}
 		return insert(context.WithoutCancel(ctx), tx, m)
 	})
 	require.ErrorIs(t, err, context.Canceled)
-	require.EqualValues(t, 3, most.Load())
+	require.Equal(t, 3, most)
 	require.Equal(t, 12, count(t, pool, `SELECT count(DISTINCT id) FROM effects`))
 	require.Equal(t, 12, count(t, pool, `SELECT count(*) FROM inbox WHERE state = 2`))
 }

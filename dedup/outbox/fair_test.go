@@ -81,7 +81,9 @@ func TestManyFailing(t *testing.T) {
 			}
 			go func() { defer close(done); _ = r.Run(run, pool) }()
 			if tc.late {
-				time.Sleep(1500 * time.Millisecond)
+				require.Eventually(t, func() bool {
+					return count(t, pool, `SELECT count(*) FROM outbox WHERE attempts > 0`) >= min(10, tc.failing-1)
+				}, 15*time.Second, 5*time.Millisecond)
 				put(tc.lane, 1, "good", 7)
 			}
 			begun := time.Now()

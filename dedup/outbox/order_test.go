@@ -293,16 +293,19 @@ func panicked(ctx context.Context, r outbox.Relay, pool interface {
 	if err := tx.Commit(ctx); err != nil {
 		return err
 	}
-	first := true
+	calls := 0
 	r.Publisher = outbox.PublisherFunc(func(context.Context, []outbox.Event) error {
-		if first {
-			first = false
+		if calls++; calls == 1 {
 			panic("once")
 		}
 		return nil
 	})
-	_, err = r.Drain(ctx, pool)
-	for range 100 {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for calls < 2 {
+		if ctx.Err() != nil {
+			return errors.New("it was not tried again")
+		}
 		_, more := r.Drain(ctx, pool)
 		err = errors.Join(err, more)
 		time.Sleep(2 * time.Millisecond) // between two looks

@@ -26,12 +26,34 @@ func TestStopAnywhere(t *testing.T) {
 			When: func(m faultconn.Message) bool { return strings.Contains(m.SQL, "outbox_lanes") },
 		}
 		b := &broker{}
-		err := outbox.Relay{Publisher: b}.Run(ctx, watched(t, pool, s))
+		relays := watched(t, pool, s)
+		err := outbox.Relay{Publisher: b}.Run(ctx, relays)
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, 1, s.Hits())
-		time.Sleep(50 * time.Millisecond) // what was on its way has come
+		relays.Close()
+		require.Eventually(t, func() bool { // then what was on its way has come
+			return count(t, pool, `SELECT count(*) FROM pg_stat_activity
+				WHERE datname = current_database() AND application_name = 'watched'`) == 0
+		}, 20*time.Second, time.Millisecond)
 		require.Zero(t, count(t, pool, `SELECT count(*) FROM outbox_lanes WHERE lease_until > now()`), "statement %d", n)
 	}
+}
+
+// looked reports whether a relay has looked for events since it deleted some, and has its answer.
+func looked(s *faultconn.Script) bool {
+	const deleted, looks, knows = 1, 2, 3
+	step := 0
+	for _, m := range s.Trace() {
+		switch {
+		case strings.Contains(m.SQL, "DELETE FROM"):
+			step = deleted
+		case step == deleted && strings.Contains(m.SQL, "SKIP LOCKED"):
+			step = looks
+		case step == looks && m.Type == "ReadyForQuery" && m.Status == 'I':
+			step = knows
+		}
+	}
+	return step == knows
 }
 
 // What was announced while nobody listened is not waited for: whoever begins to listen wakes the relay.
@@ -46,11 +68,13 @@ func TestListenWakesAtFirst(t *testing.T) {
 	wake := make(chan struct{}, 1)
 	b := &broker{}
 	relayed, listened := make(chan error, 1), make(chan error, 1)
-	go func() { relayed <- outbox.Relay{Publisher: b, Poll: time.Hour, Wake: wake}.Run(run, pool) }()
+	script := &faultconn.Script{}
+	relays := watched(t, pool, script)
+	go func() { relayed <- outbox.Relay{Publisher: b, Poll: time.Hour, Wake: wake}.Run(run, relays) }()
 	add(t, pool, ev("k", 1))
 	wake <- struct{}{}
 	require.Eventually(t, func() bool { return len(b.payloads()) == 1 }, 10*time.Second, time.Millisecond)
-	time.Sleep(100 * time.Millisecond) // it has looked once more
+	require.Eventually(t, func() bool { return looked(script) }, 20*time.Second, time.Millisecond)
 	add(t, pool, ev("k", 2))
 	require.NoError(t, outbox.Notify(ctx, pool))
 	go func() { listened <- outbox.Listen(run, conn, wake) }()

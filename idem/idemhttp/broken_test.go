@@ -137,7 +137,13 @@ func TestKilledServer(t *testing.T) {
 		if i%((len(deliveries)+kills)/(kills+1)) == 0 && i > 0 { // the clients go on meanwhile
 			require.NoError(t, <-restarted)
 			require.NoError(t, server.Kill())
-			go func() { restarted <- server.Restart(ctx) }()
+			before := failed.Load()
+			go func() {
+				for failed.Load() == before && ctx.Err() == nil { // somebody has to meet the server that is away
+					time.Sleep(time.Millisecond)
+				}
+				restarted <- server.Restart(ctx)
+			}()
 		}
 		work <- k
 	}

@@ -27,6 +27,8 @@ type turn struct {
 	own  bool    // the row found holds the token of the COMMIT that was lost
 	read error   // the read fails
 
+	expired bool // the key's time has passed out of the window
+
 	fails  map[string]error // statements by their first words ("ROLLBACK TO"), each once
 	slow   time.Duration    // a failing statement takes so long
 	check  error            // what has become of the transaction
@@ -123,6 +125,9 @@ func (tx *fakeTx) answer(s *pg.Stmt) error {
 			reflect.ValueOf(s.Dest[i]).Elem().Set(reflect.ValueOf(read.Dest[i]).Elem())
 		}
 	case s.SQL == read.SQL:
+	case s.SQL == pinnedWindow:
+		s.Rows = 1
+		set(s.Dest[0], tx.expired)
 	default: // a setting
 		s.Rows = 1
 	}

@@ -17,7 +17,7 @@ import (
 // mechanismsEnv has TestMechanisms break each mechanism, which takes minutes.
 const mechanismsEnv = "PGONCE_MECHANISMS"
 
-// mechanism is what a promise of README rests on, and a test that fails without it.
+// mechanism is what a promise rests on, and a test that fails without it.
 type mechanism struct {
 	promise string // how the row of the promise begins
 	name    string // of what is taken away
@@ -184,12 +184,15 @@ var mechanisms = []mechanism{
 	},
 }
 
-// Every promise of README has a mechanism here and every test that its row names stands for one. Where the environment
-// says so, each mechanism is taken away, in a copy that only the compiler sees, and its test has to fail.
+// Every promise of README and of internal/PROMISES.md has a mechanism here, and every test that its row names stands for
+// one. Where the environment says so, each mechanism is taken away, in a copy that only the compiler sees, and its test has
+// to fail.
 func TestMechanisms(t *testing.T) {
 	report(t, checkMechanisms(find(t, "README.md"), mechanisms))
-	for i, m := range mechanisms {
+	report(t, checkMechanisms(find(t, "internal/PROMISES.md"), beside))
+	for i, m := range slices.Concat(mechanisms, beside) {
 		t.Run(fmt.Sprintf("%02d %s: %s", i+1, m.promise, m.name), func(t *testing.T) {
+			t.Parallel() // two at a time in CI: more would be slower, and a test could fail of that
 			overlay := writeOverlay(t, m)
 			if os.Getenv(mechanismsEnv) == "" {
 				return // the texts are found, and that is all
@@ -292,7 +295,7 @@ func checkMechanisms(text string, all []mechanism) (complaints []string) {
 	}
 	for _, m := range all {
 		if !known[m.promise] {
-			complain("README promises nothing that begins with %q", m.promise)
+			complain("nothing is promised that begins with %q", m.promise)
 		}
 	}
 	return complaints
