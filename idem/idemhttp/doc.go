@@ -52,6 +52,12 @@
 // A kept response is read again by every retry until its key is purged. The retention of the table is the time that
 // you promise to your clients, and publish.
 //
+// # What it costs
+//
+// With pgx, beside the handler's own statements, a first request takes three round trips: to begin and claim, to store
+// the response, and to commit. A retry takes two, or one where it reaches the process that executed it, or that replayed
+// it before. With an idem.Once.Observer it always takes two, so that the observer is told.
+//
 // # What a handler must know
 //
 //   - It may run more than once for one request: a transaction that meets a conflict (40001, 40P01) or loses its
