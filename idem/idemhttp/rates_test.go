@@ -117,7 +117,7 @@ func measure(t *testing.T, settings map[string]string) {
 		known[i] = rand.Text()
 		order(t, servers[len(servers)-1], known[i])
 	}
-	const turns, slice = 15, 300 * time.Millisecond
+	const turns, slice = 40, 100 * time.Millisecond
 	times := make([][]float64, len(variants)) // of a request, in ms
 	for range turns {
 		for i, v := range variants { // short slices in turn: what else goes on falls on all alike
