@@ -91,7 +91,7 @@ func (c *Config) read(w http.ResponseWriter, r *http.Request, route string) (bod
 	}
 	var buf bytes.Buffer // grows with what comes, not with what Content-Length says
 	if r.Body != nil {
-		_, err = io.Copy(io.MultiWriter(&buf, h), http.MaxBytesReader(w, r.Body, c.MaxBody))
+		_, err = buf.ReadFrom(io.TeeReader(http.MaxBytesReader(w, r.Body, c.MaxBody), h))
 	}
 	switch {
 	case err != nil:
