@@ -112,7 +112,7 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // reply answers what is no event.
 func (e Event) reply(w http.ResponseWriter) {
 	maps.Copy(w.Header(), e.ReplyHeader)
-	if len(e.Reply) == 0 {
+	if len(e.Reply) == 0 && len(e.ReplyHeader) > 0 {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
