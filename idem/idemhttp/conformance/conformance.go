@@ -6,7 +6,7 @@
 // [Run] makes real requests, with effects: about twenty of them. It follows
 // draft-ietf-httpapi-idempotency-key-header-07, and asks for more in three places, for the draft leaves them open: a
 // retry gets the same body, callers share no key, and a request that was broken off has one effect. The program
-// idemcheck does the same from the command line.
+// idemcheck does the same from the command line; the example keymiddlewares does it to two other middlewares.
 package conformance
 
 import (
