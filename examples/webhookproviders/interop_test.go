@@ -142,3 +142,38 @@ func TestStandardWebhooks(t *testing.T) {
 		request("msg_1", now, sign(bare, "msg_1", now), body), []byte(body), time.Now())
 	require.NoError(t, err)
 }
+
+// What is signed as the specification says, by neither library, both accept; and what ours answers to a challenge,
+// theirs accepts.
+func TestStandardWebhooksTheOtherWay(t *testing.T) {
+	t.Parallel()
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(newSecret, "whsec_"))
+	require.NoError(t, err)
+	theirs, err := standardwebhooks.NewWebhook(newSecret)
+	require.NoError(t, err)
+	ours := webhook.Standard{Source: "x", Secrets: []string{newSecret}}
+	for _, body := range []string{``, `{"type":"a"}`, "\xff\x00", strings.Repeat("x", 100_000)} {
+		stamp := fmt.Sprint(time.Now().Unix())
+		for name, c := range map[string]struct {
+			signature string
+			good      bool
+		}{
+			"the one":       {"v1," + base64.StdEncoding.EncodeToString(mac(string(key), "msg_1.", stamp, ".", body)), true},
+			"text as key":   {"v1," + base64.StdEncoding.EncodeToString(mac(newSecret, "msg_1.", stamp, ".", body)), false},
+			"no time in it": {"v1," + base64.StdEncoding.EncodeToString(mac(string(key), "msg_1.", body)), false},
+		} {
+			r := post(body, "webhook-id", "msg_1", "webhook-timestamp", stamp, "webhook-signature", c.signature)
+			_, err := ours.Verify(r, []byte(body), time.Now())
+			require.Equal(t, c.good, err == nil, name)
+			require.Equal(t, c.good, theirs.Verify([]byte(body), r.Header) == nil, name)
+		}
+	}
+
+	for _, challenge := range []string{"c", "a/b+c==", strings.Repeat("x", 1000)} {
+		e, err := ours.Verify(post("", standardwebhooks.HeaderWebhookChallenge, challenge), nil, time.Now())
+		require.NoError(t, err)
+		answer := e.ReplyHeader.Get(standardwebhooks.HeaderWebhookChallengeResponse)
+		require.NoError(t, theirs.VerifyEndpointVerificationResponse(challenge, answer))
+		require.Error(t, theirs.VerifyEndpointVerificationResponse(challenge+".", answer))
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -195,5 +196,46 @@ func TestFail(t *testing.T) {
 		got := b.post(srv, "k", "b")
 		require.Equal(t, []any{507, "busy\n"}, []any{got.status, got.body})
 		b.wants(2, 0, 0)
+	})
+}
+
+// Callers that use the same keys at the same time, again and again: none ever gets the response of another.
+func TestCallersAtOnce(t *testing.T) {
+	everyDoor(t, func(b *bench) {
+		h := b.wrap(nil, settings{wait: time.Minute}, config(), func(w http.ResponseWriter, r *http.Request) {
+			if err := effect(r); err != nil {
+				idemhttp.Fail(r.Context(), err)
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			fmt.Fprint(w, r.Header.Get("Caller"), b.runs.Load())
+		})
+		const callers, keys = 4, 5
+		var mu sync.Mutex
+		answers := map[string]string{}
+		var wg sync.WaitGroup
+		for n := range 8 {
+			caller := fmt.Sprint("caller", n%callers, " ")
+			wg.Go(func() {
+				for i := range 3 * keys {
+					key := fmt.Sprint("k", (i+n)%keys)
+					r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader("b"))
+					r.Header.Set("Idempotency-Key", key)
+					r.Header.Set("Caller", caller)
+					w := httptest.NewRecorder()
+					h.ServeHTTP(w, r)
+					got := w.Body.String()
+					mu.Lock()
+					if first, ok := answers[caller+key]; w.Code != 200 || !strings.HasPrefix(got, caller) || ok && first != got {
+						b.Errorf("%s got %d %q after %q", caller, w.Code, got, first)
+					}
+					answers[caller+key] = got
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(b, callers*keys, b.count("effects"))
+		require.Equal(b, callers*keys, b.count("processed_events"))
 	})
 }

@@ -17,7 +17,12 @@ import (
 // The middleware is safe for concurrent use if db is. Each wrapped handler may serve any number of routes.
 func New(db idem.DB, once idem.Once, c Config) (func(http.Handler) http.Handler, error) {
 	once.MaxWait = or(once.MaxWait, defaultMaxWait)
+	var look lookup
+	if once.Observer == nil {
+		look = func(ctx context.Context, key idem.Key) (idem.Record, error) { return once.Lookup(ctx, db, key) }
+	}
 	return wrapper(c, once.Table, db == nil, door{
+		look: look,
 		run: func(ctx context.Context, key idem.Key, fn effect) (stored, idem.Outcome, error) {
 			return idem.Returning[stored]{Once: once}.Run(ctx, db, key, func(ctx context.Context, tx pgx.Tx) (stored, error) {
 				return fn(ctx, &request{key: key, pgx: tx})
@@ -39,7 +44,12 @@ func New(db idem.DB, once idem.Once, c Config) (func(http.Handler) http.Handler,
 // NewSQL returns the middleware over database/sql; else it is as [New].
 func NewSQL(db idemsql.DB, once idemsql.Once, c Config) (func(http.Handler) http.Handler, error) {
 	once.MaxWait = or(once.MaxWait, defaultMaxWait)
+	var look lookup
+	if conn, ok := db.(idemsql.Conn); ok && once.Observer == nil {
+		look = func(ctx context.Context, key idem.Key) (idem.Record, error) { return once.Lookup(ctx, conn, key) }
+	}
 	return wrapper(c, once.Table, db == nil, door{
+		look: look,
 		run: func(ctx context.Context, key idem.Key, fn effect) (stored, idem.Outcome, error) {
 			return idemsql.Returning[stored]{Once: once}.Run(ctx, db, key,
 				func(ctx context.Context, tx idemsql.Tx) (stored, error) {
@@ -59,8 +69,13 @@ func NewSQL(db idemsql.DB, once idemsql.Once, c Config) (func(http.Handler) http
 	})
 }
 
+// lookup reads a key's row. It is nil where an observer is to be told of every call: a look is none.
+type lookup func(ctx context.Context, key idem.Key) (idem.Record, error)
+
 // door is a way to the database.
 type door struct {
+	look lookup
+
 	run, call func(ctx context.Context, key idem.Key, fn effect) (stored, idem.Outcome, error)
 }
 

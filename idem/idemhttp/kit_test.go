@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -26,7 +27,13 @@ import (
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	if dsn := os.Getenv(asServer); dsn != "" {
+		serveAsProcess(dsn)
+		return
+	}
+	pgtest.Main(m)
+}
 
 type wrap = func(http.Handler) http.Handler
 

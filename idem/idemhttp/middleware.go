@@ -16,8 +16,9 @@ import (
 // middleware is one wrapped handler.
 type middleware struct {
 	Config
-	door door
-	next http.Handler
+	door  door
+	known *known
+	next  http.Handler
 }
 
 func wrapper(c Config, table dedup.Table, noDB bool, d door) (func(http.Handler) http.Handler, error) {
@@ -33,7 +34,8 @@ func wrapper(c Config, table dedup.Table, noDB bool, d door) (func(http.Handler)
 	if err := table.Validate(); err != nil {
 		return nil, err
 	}
-	return func(next http.Handler) http.Handler { return &middleware{c, d, next} }, nil
+	seen := newKnown()
+	return func(next http.Handler) http.Handler { return &middleware{c, d, seen, next} }, nil
 }
 
 // ServeHTTP implements http.Handler.
@@ -42,13 +44,20 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.next.ServeHTTP(w, r)
 		return
 	}
-	key, body, err := m.identify(w, r)
+	p, err := m.identify(w, r)
 	if err != nil {
 		m.refuse(w, r, err)
 		return
 	}
-	x := &exchange{middleware: m, request: r, outer: w.Header(), body: body}
-	s, out, err := x.once(key)
+	if s, ok := m.kept(r.Context(), p); ok {
+		m.replay(w, s)
+		return
+	}
+	x := &exchange{middleware: m, request: r, outer: w.Header(), body: p.body}
+	s, out, err := x.once(p.key)
+	if err == nil {
+		m.known.add(p.key)
+	}
 	switch {
 	case err != nil && x.stands(err):
 		x.answer.send(w)

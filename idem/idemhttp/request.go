@@ -17,31 +17,38 @@ import (
 	"github.com/pgonce/pgonce/idem"
 )
 
+// payload is what was found out about a request.
+type payload struct {
+	key  idem.Key
+	hash [sha256.Size]byte // as the key's row has it
+	body []byte
+}
+
 // identify returns the key of a request, and its body. Its errors are problems. Nothing is asked of the database, so
 // that a slow sender holds no connection.
-func (c *Config) identify(w http.ResponseWriter, r *http.Request) (idem.Key, []byte, error) {
+func (c *Config) identify(w http.ResponseWriter, r *http.Request) (*payload, error) {
 	sent, err := parseKey(r.Header.Values(c.Header))
 	switch {
 	case errors.Is(err, errMissing):
-		return idem.Key{}, nil, newProblem(http.StatusBadRequest, "missing", c.Header+" is missing", err)
+		return nil, newProblem(http.StatusBadRequest, "missing", c.Header+" is missing", err)
 	case err != nil:
-		return idem.Key{}, nil, newProblem(http.StatusBadRequest, "malformed", c.Header+" is malformed", err)
+		return nil, newProblem(http.StatusBadRequest, "malformed", c.Header+" is malformed", err)
 	}
 	caller, err := c.Caller(r)
 	if err != nil || caller == "" {
-		return idem.Key{}, nil, newProblem(http.StatusForbidden, "caller", "The caller is not known", nil)
+		return nil, newProblem(http.StatusForbidden, "caller", "The caller is not known", nil)
 	}
 	route := c.Route(r)
 	body, sum, err := c.read(w, r, route)
 	if err != nil {
-		return idem.Key{}, nil, err
+		return nil, err
 	}
 	scope := idem.Scope{Source: c.Source, Operation: operation(r.Method, route)}
 	key := scope.Key(digest(caller), sent).WithPayload(sum)
 	if err := key.Validate(); err != nil {
-		return idem.Key{}, nil, err
+		return nil, err
 	}
-	return key, body, nil
+	return &payload{key, sha256.Sum256(sum), body}, nil
 }
 
 func digest(s string) string {
@@ -84,7 +91,7 @@ func (c *Config) read(w http.ResponseWriter, r *http.Request, route string) (bod
 	}
 	var buf bytes.Buffer // grows with what comes, not with what Content-Length says
 	if r.Body != nil {
-		_, err = io.Copy(io.MultiWriter(&buf, h), http.MaxBytesReader(w, r.Body, c.MaxBody))
+		_, err = buf.ReadFrom(io.TeeReader(http.MaxBytesReader(w, r.Body, c.MaxBody), h))
 	}
 	switch {
 	case err != nil:

@@ -23,6 +23,7 @@
 //
 //	answer  when                                                       committed?
 //	200     the effect happened in this call, or had happened before   yes
+//	204     a challenge of Standard Webhooks, which is no event        nothing to
 //	401     the signature is missing or wrong, or too old: see below   no
 //	405     not a POST                                                 no
 //	413     the body is longer than MaxBody                            no

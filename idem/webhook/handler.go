@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -94,9 +95,7 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch code {
 	case http.StatusOK:
 		if e.Reply != nil {
-			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-			w.Header().Set("X-Content-Type-Options", "nosniff")
-			_, _ = w.Write(e.Reply)
+			e.reply(w)
 		}
 		return
 	case http.StatusMethodNotAllowed:
@@ -107,6 +106,18 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	http.Error(w, http.StatusText(code), code)
+}
+
+// reply answers what is no event.
+func (e Event) reply(w http.ResponseWriter) {
+	maps.Copy(w.Header(), e.ReplyHeader)
+	if len(e.Reply) == 0 && len(e.ReplyHeader) > 0 {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	_, _ = w.Write(e.Reply)
 }
 
 // deliver returns what could be found out about the event, also with an error.

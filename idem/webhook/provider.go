@@ -83,4 +83,7 @@ type Event struct {
 	// Reply, where not nil, is what the sender wants to be answered (Slack's challenge). Then this is no event: the Sink
 	// is not called.
 	Reply []byte
+
+	// ReplyHeader are the headers of a Reply. With them, a Reply of no bytes is answered with 204.
+	ReplyHeader http.Header
 }

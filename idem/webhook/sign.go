@@ -40,16 +40,21 @@ func checkSecrets(secrets []string) error {
 func signed(secrets, macs [][]byte, parts ...[]byte) bool {
 	found := 0
 	for _, secret := range secrets {
-		h := hmac.New(sha256.New, secret)
-		for _, part := range parts {
-			h.Write(part)
-		}
-		want := h.Sum(nil)
-		for _, mac := range macs {
-			found |= subtle.ConstantTimeCompare(want, mac)
+		want := mac(secret, parts...)
+		for _, got := range macs {
+			found |= subtle.ConstantTimeCompare(want, got)
 		}
 	}
 	return found == 1
+}
+
+// mac returns the HMAC-SHA256 of the parts, joined.
+func mac(secret []byte, parts ...[]byte) []byte {
+	h := hmac.New(sha256.New, secret)
+	for _, part := range parts {
+		h.Write(part)
+	}
+	return h.Sum(nil)
 }
 
 func bytesOf(secrets []string) [][]byte {

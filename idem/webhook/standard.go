@@ -22,6 +22,11 @@ import (
 //     fine as the sender writes it. A sender may send old events for the first time, so keys do not carry it.
 //   - Signature: webhook-signature, of id, time of the attempt and body. HMAC-SHA256 (v1), and Ed25519 (v1a).
 //
+// When an endpoint is set up, a sender may send a challenge, unsigned, in the header webhook-challenge. It is answered
+// with 204 and webhook-challenge-response: an HMAC under a key that is derived from the first whsec_ of Secrets, and
+// good for nothing else. While a secret is rolled, put the one first that the sender asks with. Where there are only
+// public keys nothing can be answered: the challenge is refused.
+//
 // Event.Type is the body's "type". A body that is no JSON is passed on as it is, without type and time.
 //
 // Source: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md.
@@ -89,6 +94,9 @@ func (s Standard) Verify(r *http.Request, body []byte, at time.Time) (Event, err
 	if prefix == "" {
 		prefix = "webhook-"
 	}
+	if challenge, ok := only(r.Header, prefix+"challenge"); ok {
+		return standardReply(secrets, prefix, challenge)
+	}
 	id, ok1 := only(r.Header, prefix+"id")
 	stamp, ok2 := only(r.Header, prefix+"timestamp")
 	header, ok3 := only(r.Header, prefix+"signature")
@@ -120,6 +128,18 @@ func (s Standard) Verify(r *http.Request, body []byte, at time.Time) (Event, err
 		}
 	}
 	return e, nil
+}
+
+// standardReply proves that this endpoint knows a secret. Anybody may ask, so the key is not the one of signatures: else
+// whoever asks for the right challenge would get a signature.
+func standardReply(secrets [][]byte, prefix, challenge string) (Event, error) {
+	if len(secrets) == 0 {
+		return Event{}, ErrSignature
+	}
+	proof := "v1," + base64.StdEncoding.EncodeToString(mac(mac(secrets[0], []byte("wev-v1")), []byte(challenge)))
+	h := http.Header{}
+	h.Set(prefix+"challenge-response", proof)
+	return Event{Reply: []byte{}, ReplyHeader: h}, nil
 }
 
 // parseStandard reads "v1,base64 v1a,base64". What is of another version, or no base64, is ignored.

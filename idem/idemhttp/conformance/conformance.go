@@ -6,7 +6,7 @@
 // [Run] makes real requests, with effects: about twenty of them. It follows
 // draft-ietf-httpapi-idempotency-key-header-07, and asks for three things that the draft leaves open. A retry gets the
 // same body, callers share no key, and a request that was broken off has one effect. The program idemcheck does the
-// same from the command line.
+// same from the command line; the example keymiddlewares does it to two other middlewares.
 package conformance
 
 import (
@@ -193,7 +193,7 @@ func (t Target) fresh(ctx context.Context) (key string, first reply, err error) 
 
 func newKey() string { return `"` + rand.Text() + `"` }
 
-// settled sends a request again and again until it succeeds.
+// settled sends a request again and again until it succeeds, or until its answer is one that a retry cannot change.
 func (t Target) settled(ctx context.Context, key string) (reply, error) {
 	var last error
 	for range 60 {
@@ -201,6 +201,8 @@ func (t Target) settled(ctx context.Context, key string) (reply, error) {
 		switch {
 		case err == nil && got.ok():
 			return got, nil
+		case err == nil && final(got.status):
+			return reply{}, fmt.Errorf("the request never succeeds: it was answered with %d", got.status)
 		case err == nil:
 			last = fmt.Errorf("it was answered with %d", got.status)
 		default:
@@ -213,6 +215,16 @@ func (t Target) settled(ctx context.Context, key string) (reply, error) {
 		}
 	}
 	return reply{}, fmt.Errorf("the request never succeeded: %w", last)
+}
+
+// final reports whether a status says that the same request will not succeed later.
+func final(status int) bool {
+	switch status {
+	case http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly,
+		http.StatusTooManyRequests: // 404 is what a proxy says of a server that is away
+		return false
+	}
+	return status >= 400 && status < 500
 }
 
 // effects returns the count before, where there is one, and a check that it has grown by n since.

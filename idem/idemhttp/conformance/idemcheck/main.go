@@ -3,13 +3,16 @@
 //	go run github.com/pgonce/pgonce/idem/idemhttp/conformance/idemcheck -url http://localhost:8080/payments \
 //		-body '{"cents": 500}' -caller 'Authorization: Basic YWxpY2U6' -other 'Authorization: Basic Ym9iOg=='
 //
-// It makes real requests, which have effects. It exits with 1 where a check was not passed.
+// It makes real requests, which have effects. It exits with 0 where every check was passed, with 1 where one was not
+// passed or not made, and with 2 where its flags are wrong.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/signal"
@@ -19,39 +22,52 @@ import (
 )
 
 func main() {
-	t := conformance.Target{Caller: http.Header{}}
-	flag.StringVar(&t.URL, "url", "", "the `address` of the endpoint")
-	flag.StringVar(&t.Method, "method", http.MethodPost, "the method")
-	flag.StringVar(&t.Body, "body", "", "the body of a request that succeeds")
-	flag.StringVar(&t.OtherBody, "otherbody", "", "the body of another one; by default the same with a space behind it")
-	flag.StringVar(&t.Header, "header", "Idempotency-Key", "the name of the header")
-	flag.Func("caller", "a `header` that authenticates the caller, as 'Name: value'", into(&t.Caller))
-	flag.Func("other", "a `header` that authenticates another caller", into(&t.Other))
-	flag.Parse()
-	if t.URL == "" {
-		flag.Usage()
-		os.Exit(2)
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	report := conformance.Run(ctx, t)
+	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	fmt.Print(report)
-	if !report.OK() {
-		os.Exit(1)
+	os.Exit(status)
+}
+
+// run is the command: it returns the exit status.
+func run(ctx context.Context, args []string, out, complaints io.Writer) int {
+	t := conformance.Target{}
+	flags := flag.NewFlagSet("idemcheck", flag.ContinueOnError)
+	flags.SetOutput(complaints)
+	flags.StringVar(&t.URL, "url", "", "the `address` of the endpoint")
+	flags.StringVar(&t.Method, "method", http.MethodPost, "the method")
+	flags.StringVar(&t.Body, "body", "", "the body of a request that succeeds")
+	flags.StringVar(&t.OtherBody, "otherbody", "", "the body of another one; by default the same with a space behind it")
+	flags.StringVar(&t.Header, "header", "Idempotency-Key", "the name of the header")
+	flags.Func("caller", "a `header` that authenticates the caller, as 'Name: value'", into(&t.Caller))
+	flags.Func("other", "a `header` that authenticates another caller", into(&t.Other))
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil: // and written
+		return 2
+	case t.URL == "", flags.NArg() > 0:
+		flags.Usage()
+		return 2
 	}
+	report := conformance.Run(ctx, t)
+	fmt.Fprint(out, report)
+	if !report.OK() {
+		return 1
+	}
+	return 0
 }
 
 // into adds a header to h.
 func into(h *http.Header) func(string) error {
 	return func(s string) error {
 		name, value, ok := strings.Cut(s, ":")
-		if !ok {
-			return fmt.Errorf("no header: a colon is missing")
+		if !ok || strings.TrimSpace(name) == "" {
+			return errors.New("no header: it is 'Name: value'")
 		}
 		if *h == nil {
 			*h = http.Header{}
 		}
-		h.Add(name, strings.TrimSpace(value))
+		h.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 		return nil
 	}
 }
