@@ -123,7 +123,7 @@ func TestUnknownCommit(t *testing.T) {
 		require.ErrorContains(t, err, "unknown")
 		require.Equal(t, []dedup.Outcome{dedup.Unknown}, o.whats())
 		require.Eventually(t, func() bool {
-			_, err := inbox.Worker{}.Drain(t.Context(), pool, insert)
+			_, err := w.Drain(t.Context(), pool, insert)
 			require.NoError(t, err)
 			return count(t, pool, `SELECT count(*) FROM inbox WHERE state = 2`) == 1
 		}, 20*time.Second, 5*time.Millisecond)

@@ -53,8 +53,9 @@ type Worker struct {
 	// Timeout ends the handler's ctx. 0 means never.
 	Timeout time.Duration
 
-	// Lease is how long a message is left alone after its worker has died. It needs to be no longer than a handler
-	// takes: the message's row is locked for as long. 0 means 30 seconds.
+	// Lease is how long a message is left alone from its claim, if its worker dies; then it is left alone as long again,
+	// 5 seconds at most, for a worker that was late and not dead. It need not be longer than a handler takes: the
+	// message's row is locked for as long. 0 means 30 seconds.
 	Lease time.Duration
 
 	// Poll is how long to wait after nothing was found. 0 means 25 ms. A look writes nothing.

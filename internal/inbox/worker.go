@@ -56,11 +56,13 @@ type Worker struct {
 func (w *Worker) Step(ctx context.Context) (a Attempt, found bool, err error) {
 	begun := time.Now()
 	token := rand.Int64N(1<<62) + 1
-	m, dead, err := w.claim(ctx, token)
+	m, dead, left, err := w.claim(ctx, token)
 	a = Attempt{Msg: m, Waited: time.Since(begun)}
 	switch {
 	case err != nil || m.ID == "":
 		return a, false, err
+	case left:
+		return Attempt{}, true, nil
 	case dead:
 		a.Result, a.Err = ResultDead, errGone
 		return a, true, nil
@@ -74,18 +76,22 @@ func (w *Worker) Step(ctx context.Context) (a Attempt, found bool, err error) {
 
 var errGone = errors.New("the last attempt was left by a worker that was gone before it ended")
 
-// claim returns a message without an id where none is due.
-func (w *Worker) claim(ctx context.Context, token int64) (m Message, dead bool, err error) {
+// claim returns a message without an id where none is due. One that is left is somebody else's for a while yet.
+func (w *Worker) claim(ctx context.Context, token int64) (m Message, dead, left bool, err error) {
 	var attempt int64
 	s := &pg.Stmt{
-		SQL: w.SQL.claim, Args: []any{token, w.Lease.Microseconds(), int64(w.MaxAttempts)},
-		Dest: []any{&m.ID, &m.Operation, &m.Source, &m.Key, &attempt, &dead},
+		SQL: w.SQL.claim, Args: []any{
+			token, w.Lease.Microseconds(), int64(w.MaxAttempts),
+			// Nobody takes longer to write down what failed: the context for it ends.
+			min(w.Lease, pg.CleanUpTime).Microseconds(),
+		},
+		Dest: []any{&m.ID, &m.Operation, &m.Source, &m.Key, &attempt, &dead, &left},
 	}
 	if err := w.Conn.Send(ctx, s); err != nil {
-		return Message{}, false, fmt.Errorf("claim a message: %w", err)
+		return Message{}, false, false, fmt.Errorf("claim a message: %w", err)
 	}
 	m.Attempt = int(attempt)
-	return m, dead, nil
+	return m, dead, left, nil
 }
 
 // attempt handles a message that was claimed, and writes down what came of it.
