@@ -62,8 +62,16 @@ SELECT seq, coalesce(headers::text, ''), body, (extract(epoch FROM received_at) 
   FROM /*table*/inbox WHERE ` + one + ` AND ` + held + ` AND due_at IS NOT NULL
    FOR UPDATE SKIP LOCKED`)
 
-// markSQL marks the transaction, see [pg.Mark].
-var markSQL = pg.Pin(`SELECT set_config('` + pg.Mark + `', $1::text, true)`)
+// markSQL marks the transaction of an attempt: by $1, its token, which nothing of this module's changes; and for
+// [pg.Tx].Check by $2. The server takes both back when the transaction ends, also where the next one begins at once
+// (AND CHAIN), which no driver tells.
+var markSQL = pg.Pin(`SELECT set_config('pgonce.attempt', $1::text, true) || set_config('` + pg.Mark + `', $2::text, true)`)
+
+// same is the condition that the transaction still is that of the attempt $4.
+const same = `coalesce(current_setting('pgonce.attempt', true), '') = $4::int8::text`
+
+// sameSQL asks for that alone.
+var sameSQL = pg.Pin(`SELECT ` + strings.ReplaceAll(same, "$4", "$1"))
 
 // orderSQL says of a message that is locked, and has a key, whether an earlier one of its key is not finished, and
 // whether a later one has been claimed: that one was the first when the message was not committed yet.
@@ -94,12 +102,12 @@ WITH behind AS MATERIALIZED (
 UPDATE /*table*/inbox AS m SET due_at = 'infinity' FROM behind AS b
  WHERE m.message_id = b.message_id AND m.operation = b.operation AND m.source = b.source`)
 
-// finishSQL marks a message as handled, in the handler's transaction. The token stays: it says, after a lost COMMIT,
+// finishSQL marks a message as handled, in the handler's transaction and in no other. The token stays: it says, after a lost COMMIT,
 // whose handler it was.
 var finishSQL = pg.Pin(`
 UPDATE /*table*/inbox
    SET state = 2, due_at = NULL, finished_at = clock_timestamp(), error_class = NULL, last_error = NULL
- WHERE ` + one + ` AND ` + held + ` AND due_at IS NOT NULL
+ WHERE ` + one + ` AND ` + held + ` AND due_at IS NOT NULL AND ` + same + `
 RETURNING seq`)
 
 // promoteSQL makes the first message of a key due. It waits for whoever has it locked, and may be about to hold it.
@@ -152,7 +160,7 @@ func For(name pg.Name) SQL {
 func (s SQL) Texts() []string {
 	return []string{
 		s.store, s.seen, s.claim, s.lock, s.order, s.hold, s.behind, s.finish, s.promote, s.fail, s.settle,
-		s.depth, s.list, s.replay, s.discard, s.heal, s.purgeKeys, s.purgeBodies, notifySQL, markSQL,
+		s.depth, s.list, s.replay, s.discard, s.heal, s.purgeKeys, s.purgeBodies, notifySQL, markSQL, sameSQL,
 	}
 }
 

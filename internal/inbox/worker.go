@@ -124,7 +124,7 @@ func (w *Worker) attempt(ctx context.Context, token int64, a *Attempt) error {
 	if w.Timeout > 0 {
 		hctx, cancel = context.WithTimeout(ctx, w.Timeout)
 	}
-	failed := handle(hctx, tx, token&^pg.MarkCount, *m, w.Handle)
+	failed := handle(hctx, tx, token, *m, w.Handle)
 	cancel()
 	if failed == nil {
 		return w.finish(ctx, tx, token, a)
@@ -144,12 +144,10 @@ func (w *Worker) begin(ctx context.Context, token int64, m *Message) (tx pg.OwnT
 	var headers string
 	var at int64
 	lock := &pg.Stmt{SQL: w.SQL.lock, Args: append(m.name(), token), Dest: []any{&seq, &headers, &m.Body, &at}}
-	stmts := []*pg.Stmt{lock}
-	if w.DB.NeedsMark() {
-		mark := strconv.FormatInt(token&^pg.MarkCount, 10)
-		stmts = append(stmts, &pg.Stmt{SQL: markSQL, Args: []any{mark}, Dest: []any{new(string)}})
-	}
-	if tx, err = w.DB.Begin(ctx, stmts...); err != nil {
+	mark := &pg.Stmt{SQL: markSQL, Args: []any{
+		strconv.FormatInt(token, 10), strconv.FormatInt(token&^pg.MarkCount, 10),
+	}, Dest: []any{new(string)}}
+	if tx, err = w.DB.Begin(ctx, lock, mark); err != nil {
 		switch code := pgerr.Code(err); {
 		case strings.HasPrefix(code, "22"), strings.HasPrefix(code, "54"), strings.HasPrefix(code, "XX"):
 			// Data, limits, and damage: of this row, and as a rule of no other.
@@ -204,7 +202,7 @@ func (w *Worker) finish(ctx context.Context, tx pg.OwnTx, token int64, a *Attemp
 		stmts = append(stmts, &pg.Stmt{SQL: w.SQL.promote, Args: []any{m.Key}})
 	}
 	if a.Err = tx.Send(dctx, stmts...); a.Err == nil && done.Rows != 1 {
-		a.Err = fmt.Errorf("%w: the message's row has changed under its lock", ErrMisuse)
+		a.Err = fmt.Errorf("%w: the transaction has ended, or the message's row has changed under its lock", ErrMisuse)
 	}
 	if a.Err != nil {
 		_ = tx.Rollback(ctx)
