@@ -32,7 +32,8 @@
 //     at once, from many workers: [Kit.Concurrent].
 //   - Keys: [Kit.Collide], and the constraint behind them: [Kit.Backed].
 //   - Speed: [Kit.Load].
-//   - Web servers: [HTTP]. Handlers on database/sql: [DB.SQL].
+//   - Web servers: [HTTP]. Handlers behind an inbox: [Inbox]. Handlers on database/sql: [DB.SQL].
+//   - What a handler puts into an outbox: [Kit.Events].
 //   - Stores and fakes of your own: [Contract].
 //
 // # What is checked first

@@ -67,7 +67,7 @@ type Kit[D any] struct {
 	Constraints []string
 
 	// Tables are the tables to compare, with their schema or without. None given: all of the database, save for those of
-	// extensions.
+	// extensions. Of an inbox and an outbox what a delivery decides is compared: no ids of events, attempts and times.
 	Tables []string
 
 	// Ignore lists further columns, as "table.column", that may differ from run to run. These are found without being
