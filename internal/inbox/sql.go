@@ -145,9 +145,20 @@ type SQL struct {
 	purgeKeys, purgeBodies                        string
 }
 
+// defaultSQL is made once: every Store asks for it.
+var defaultSQL = build(pg.Name{Table: DefaultTable})
+
 // For returns the statements on the table of this name, see [ParseName].
 func For(name pg.Name) SQL {
-	on := func(sql string) string { return render(name, sql) }
+	if name == defaultSQL.name {
+		return defaultSQL
+	}
+	return build(name)
+}
+
+func build(name pg.Name) SQL {
+	quoted := name.Quoted()
+	on := func(sql string) string { return strings.ReplaceAll(sql, marker, quoted) }
 	return SQL{
 		name: name, store: on(storeSQL), seen: on(seenSQL), claim: on(claimSQL), lock: on(lockSQL), order: on(orderSQL),
 		hold: on(holdSQL), behind: on(behindSQL), finish: on(finishSQL), promote: on(promoteSQL), fail: on(failSQL),
@@ -164,6 +175,7 @@ func (s SQL) Texts() []string {
 	}
 }
 
+// render is for the file of a migration, which names the indexes as well.
 func render(name pg.Name, sql string) string {
 	pairs := []string{marker, name.Quoted()}
 	for _, suffix := range suffixes() {

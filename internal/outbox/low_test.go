@@ -137,3 +137,9 @@ func TestRelayDoesNotWait(t *testing.T) {
 		require.NoError(t, tx.Commit(ctx))
 	}
 }
+
+// The statements on the default table are made once and for all, see the same test of the inbox.
+func TestStatementsAreMadeOnce(t *testing.T) {
+	name := must(ParseName(""))
+	require.Zero(t, testing.AllocsPerRun(100, func() { _ = For(name) }))
+}
