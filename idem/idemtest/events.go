@@ -16,8 +16,8 @@ import (
 // Deliveries, in their order, with the events in the order of their Append. The second delivery of an event must put in
 // nothing. What the events ought to be, you say yourself.
 //
-// That an event is there if and only if the effect is, the other parts check: they compare the outbox as they compare any
-// table. A handler that appends outside of the effect's transaction fails [Kit.Crash].
+// That an event is there if and only if the effect is, the other parts check: they compare the outbox as they compare
+// any table. A handler that appends outside of the effect's transaction fails [Kit.Crash].
 func (k Kit[D]) Events(t TB, table outbox.Table) (made [][]outbox.Event) {
 	t.Helper()
 	run(t, k, part[D]{"Events", func(l *lab[D]) (err error) {
@@ -63,8 +63,8 @@ func (l *lab[D]) events(table outbox.Table) (made [][]outbox.Event, err error) {
 				made = append(made, fresh)
 			case len(fresh) > 0: // where the table is not compared
 				return nil, &finding{
-					sentence: fmt.Sprintf("%s, made a second time, after it had been acknowledged: %d events too many in %v, the first of topic %s",
-						l.name(i), len(fresh), found, fresh[0].Topic),
+					sentence: fmt.Sprintf("%s, made a second time, after it had been acknowledged: "+
+						"%d events too many in %v, the first of topic %s", l.name(i), len(fresh), found, fresh[0].Topic),
 					database: st.name,
 				}
 			}
@@ -75,7 +75,8 @@ func (l *lab[D]) events(table outbox.Table) (made [][]outbox.Event, err error) {
 
 // appended reads the events of an outbox, in their order.
 func appended(ctx context.Context, st *stage, t *userTable) (all []outbox.Event, err error) {
-	rows, err := st.pool.Query(ctx, `SELECT id::text, topic, key, headers::text, payload, appended_at FROM `+t.sql()+` ORDER BY seq`)
+	rows, err := st.pool.Query(ctx,
+		`SELECT id::text, topic, key, headers::text, payload, appended_at FROM `+t.sql()+` ORDER BY seq`)
 	if err != nil {
 		return nil, err
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/pgonce/pgonce/dedup/inbox"
 )
 
-// Inbox makes a Kit.Handler of a handler behind an inbox: message makes the message of a delivery, with the same id each
-// time; drain makes what drains the inbox with a given worker, on the connections of db. A delivery stores its message, and
-// is acknowledged when it has been handled. An attempt that fails is made again, as in production; a message that is dead
-// fails the delivery.
+// Inbox makes a Kit.Handler of a handler behind an inbox: message makes the message of a delivery, with the same id
+// each time; drain makes what drains the inbox with a given worker, on the connections of db. A delivery stores its
+// message, and is acknowledged when it has been handled. An attempt that fails is made again, as in production; a
+// message that is dead fails the delivery.
 //
 //	Handler: idemtest.Inbox(inbox.Table{},
-//		func(e Event) inbox.Message { return inbox.Message{Source: "stripe", Operation: "webhook", ID: e.ID, Body: e.Body} },
+//		func(e Event) inbox.Message { return inbox.Message{Source: "stripe", Operation: "book", ID: e.ID, Body: e.Body} },
 //		func(db *idemtest.DB) func(context.Context, inbox.Worker) error {
 //			return func(ctx context.Context, w inbox.Worker) error {
 //				_, err := w.Drain(ctx, db.Pool(), handle) // or inboxsql.Drain(ctx, db.SQL(), w, handle)
@@ -28,7 +28,9 @@ func Inbox[D any](table inbox.Table, message func(d D) inbox.Message,
 	return func(db *DB) func(context.Context, D) error {
 		work := drain(db)
 		// Short times: a worker that the kit has cut off is missed at once.
-		w := inbox.Worker{Table: table, Lease: 50 * time.Millisecond, MinRetry: time.Millisecond, MaxRetry: 50 * time.Millisecond}
+		w := inbox.Worker{
+			Table: table, Lease: 50 * time.Millisecond, MinRetry: time.Millisecond, MaxRetry: 50 * time.Millisecond,
+		}
 		return func(ctx context.Context, d D) error {
 			m := message(d)
 			if _, err := table.Store(ctx, db.Pool(), m); err != nil {
