@@ -10,34 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/dedup/inbox"
-	"github.com/pgonce/pgonce/internal/faultconn"
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
-
-// A COMMIT of unknown outcome, with the server out of reach: it is an error, and said to be unknown. Whoever looks
-// later finds what there is.
-func TestUnknownCommit(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []faultconn.Mode{faultconn.DropBefore, faultconn.DropReply} {
-		pool := migrated(t)
-		store(t, pool, msg("", "1"))
-		s := &faultconn.Script{When: faultconn.Commit, N: 2, Mode: mode, Refuse: true}
-		o := &observer{}
-		w := inbox.Worker{Table: inbox.Table{Observer: o}, Lease: time.Millisecond}
-		_, err := w.Drain(t.Context(), watched(t, pool, s), insert)
-		require.ErrorContains(t, err, "unknown")
-		require.Equal(t, []dedup.Outcome{dedup.Unknown}, o.whats())
-		require.Eventually(t, func() bool {
-			_, err := w.Drain(t.Context(), pool, insert)
-			require.NoError(t, err)
-			return count(t, pool, `SELECT count(*) FROM inbox WHERE state = 2`) == 1
-		}, 20*time.Second, 5*time.Millisecond)
-		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM effects`))
-		s.Release()
-	}
-}
 
 // Sessions of workers are killed at random, from the server's side, while messages are stored and come again: each has
 // one effect, and order holds.

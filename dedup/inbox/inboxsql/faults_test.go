@@ -134,6 +134,30 @@ func TestLostCommit(t *testing.T) {
 	}
 }
 
+// A COMMIT of unknown outcome, with the server out of reach: it is an error, and said to be unknown. Whoever looks
+// later finds what there is.
+func TestUnknownCommit(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]faultconn.Mode{"not sent": faultconn.DropBefore, "not answered": faultconn.DropReply} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			forEachDoor(t, func(t *testing.T, d door, dsn string, db *sql.DB) {
+				put(t, db, "1")
+				s := &faultconn.Script{When: faultconn.Commit, N: 2, Mode: mode, Refuse: true}
+				o := &observer{}
+				w := quick()
+				w.Table.Observer = o
+				_, err := d.open(t, dsn, s)(t.Context(), w, effect)
+				require.ErrorContains(t, err, "unknown")
+				require.Equal(t, []dedup.Outcome{dedup.Unknown}, o.whats)
+				s.Release()
+				finish(t, db)
+				require.Equal(t, 1, count(t, db, `SELECT count(*) FROM effects`))
+			})
+		})
+	}
+}
+
 // observer keeps what one goroutine tells it.
 type observer struct{ whats []dedup.Outcome }
 
