@@ -39,8 +39,9 @@
 // A failed attempt is rolled back with all that the handler wrote, and its number and the class of its error are kept.
 // The message is tried again after MinRetry, then after twice as long each time, up to MaxRetry. After MaxAttempts it
 // is dead. The attempt is counted and committed before the handler runs. So a message that kills its process reaches
-// the same end, each attempt being noticed when the Lease is over, with the class "crash". Others that were being
-// handled in that process have an attempt counted, too.
+// the same end, each attempt being noticed some time after the Lease is over, with the class "crash". Others that were
+// being handled in that process have an attempt counted, too. A handler that fails later than the Lease has failed as
+// any other: nobody takes its message before it had the time to write that down.
 //
 //	the handler's end                             the message         attempts counted  its ErrorClass
 //	nil                                           handled             -                 -

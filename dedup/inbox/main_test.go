@@ -14,7 +14,6 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/dedup/inbox"
-	"github.com/pgonce/pgonce/internal/faultconn"
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
 
@@ -107,16 +106,6 @@ func depth(t testing.TB, pool *pgxpool.Pool) inbox.Depth {
 	d, err := inbox.Table{}.Depth(t.Context(), pool)
 	require.NoError(t, err)
 	return d
-}
-
-// watched returns a pool of one connection to the database of pool that s watches.
-func watched(t *testing.T, pool *pgxpool.Pool, s *faultconn.Script) *pgxpool.Pool {
-	cfg := pool.Config().Copy()
-	cfg.MaxConns = 1
-	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // it would be counted
-	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	s.Attach(&cfg.ConnConfig.Config)
-	return pgtest.PoolConfig(t, cfg)
 }
 
 // order keeps what was handled, by key.

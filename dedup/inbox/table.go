@@ -61,7 +61,7 @@ func (t Table) DDL() string {
 		panic("inbox: Table.DDL: " + err.Error())
 	}
 	name, _ := engine.ParseName(t.Name)
-	return engine.DDL(name)
+	return engine.Tables().DDL(name)
 }
 
 func names(tables []Table) []string {
@@ -77,7 +77,7 @@ func names(tables []Table) []string {
 // and returns its *[dedup.VerifyError]; then, as on any other error, nothing is changed. A connection that is in a
 // transaction is refused. Safe for concurrent use.
 func Migrate(ctx context.Context, db dedup.DB, tables ...Table) error {
-	return wrapped("migrate", engine.MigrateAll(ctx, pg.FromPgxDB(db, readCommitted()), names(tables)...))
+	return wrapped("migrate", engine.Tables().MigrateAll(ctx, pg.FromPgxDB(db, readCommitted()), names(tables)...))
 }
 
 // Verify proves from the catalog that each table can be an inbox; with none given, the zero [Table]. It returns nil
@@ -95,7 +95,7 @@ func Migrate(ctx context.Context, db dedup.DB, tables ...Table) error {
 // "other unique index", "index missing", "numbers out of order", "trigger" (rules, too), "row security", "rights
 // missing", and those of a session. Safe for concurrent use.
 func Verify(ctx context.Context, db Conn, tables ...Table) error {
-	return wrapped("verify", engine.VerifyAll(ctx, pg.FromPgx(db), names(tables)...))
+	return wrapped("verify", engine.Tables().VerifyAll(ctx, pg.FromPgx(db), names(tables)...))
 }
 
 // Depth is what is not finished, for alarms.

@@ -20,8 +20,8 @@ import (
 // A handler gets tx behind a wrapper whose Commit and Rollback refuse; calling them fails the attempt. A nested
 // tx.Begin is the handler's to use. A handler that swallows an SQL error, or leaves rows open, has failed though it
 // returned nil. It must not end the transaction in SQL text: what it committed so stays, and the message is not
-// handled. A COMMIT or ROLLBACK is found, also where the handler then fails; of a BEGIN behind it (ROLLBACK AND CHAIN)
-// pgx cannot tell it, nor of a ROLLBACK TO a savepoint that is older than the call. All of these are [ErrMisuse]. What
+// handled. A COMMIT or ROLLBACK is found, AND CHAIN or not, also where the handler then fails; not where an SQL error
+// has failed the transaction that began behind it. All of these are [ErrMisuse]. What
 // a handler does outside of tx (mail, HTTP) is not undone by a roll back, and is done again by the next attempt.
 //
 // tx is READ COMMITTED. It is not safe for concurrent use; the handler itself may be called by several goroutines at
@@ -53,8 +53,9 @@ type Worker struct {
 	// Timeout ends the handler's ctx. 0 means never.
 	Timeout time.Duration
 
-	// Lease is how long a message is left alone after its worker has died. It needs to be no longer than a handler
-	// takes: the message's row is locked for as long. 0 means 30 seconds.
+	// Lease is how long a message is left alone from its claim, if its worker dies; then it is left alone as long again,
+	// 5 seconds at most, for a worker that was late and not dead. It need not be longer than a handler takes: the
+	// message's row is locked for as long. 0 means 30 seconds.
 	Lease time.Duration
 
 	// Poll is how long to wait after nothing was found. 0 means 25 ms. A look writes nothing.

@@ -313,6 +313,9 @@ func TestStaleClaim(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, drain(t, pool, insert), "a session that is lost to its client has it")
 	require.NoError(t, tx.Rollback(ctx))
+	require.Zero(t, drain(t, pool, insert), "its worker may be about to write down what failed")
+	require.Equal(t, 1, count(t, pool, `SELECT attempt FROM inbox WHERE due_at > now() AND due_at <= now() + interval '5 seconds'`))
+	execSQL(t, pool, `UPDATE inbox SET due_at = now()`)
 	s := drain(t, pool, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 		require.Equal(t, 2, m.Attempt)
 		return insert(ctx, tx, m)

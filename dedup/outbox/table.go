@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -29,19 +28,12 @@ func (t Table) sql() (engine.SQL, error) {
 	return engine.For(name), nil
 }
 
-func names(tables []Table) ([]pg.Name, error) {
-	if len(tables) == 0 {
-		tables = []Table{{}}
-	}
-	all := make([]pg.Name, len(tables))
+func names(tables []Table) []string {
+	all := make([]string, len(tables))
 	for i, t := range tables {
-		name, err := engine.ParseName(t.Name)
-		if err != nil {
-			return nil, err
-		}
-		all[i] = name
+		all[i] = t.Name
 	}
-	return all, nil
+	return all
 }
 
 // Validate reports whether t can be a table. It does not look at a database; [Verify] does.
@@ -59,36 +51,15 @@ func (t Table) DDL() string {
 	if err != nil {
 		panic("outbox: Table.DDL: " + err.Error())
 	}
-	return engine.DDL(name)
+	return engine.Tables().DDL(name)
 }
 
 // Migrate makes the tables, or brings them up to this library's version; with none given, the zero [Table]. It owns one
 // READ COMMITTED transaction with an advisory lock, so several processes may call it at once. It ends with [Verify],
 // and returns its *[dedup.VerifyError]; then, as on any other error, nothing is changed. A connection that is in a
 // transaction is refused. Safe for concurrent use.
-func Migrate(ctx context.Context, db interface {
-	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
-}, tables ...Table,
-) error {
-	all, err := names(tables)
-	if err != nil {
-		return fmt.Errorf("outbox: migrate: %w", err)
-	}
-	if pg.PgxInTx(db) {
-		return errors.New("outbox: migrate: the connection is in a transaction already")
-	}
-	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
-	err = pgx.BeginTxFunc(ctx, db, opts, func(tx pgx.Tx) error {
-		problems, err := engine.Migrate(ctx, pg.FromPgxTx(tx), all...)
-		if err != nil {
-			return err
-		}
-		return verifyError(problems)
-	})
-	if err != nil {
-		return fmt.Errorf("outbox: migrate: %w", err)
-	}
-	return nil
+func Migrate(ctx context.Context, db dedup.DB, tables ...Table) error {
+	return wrapped("migrate", engine.Tables().MigrateAll(ctx, pg.WriterPgx(db), names(tables)...))
 }
 
 // Verify proves from the catalog that each table can be an outbox; with none given, the zero [Table]. It returns nil
@@ -104,38 +75,7 @@ func Migrate(ctx context.Context, db interface {
 // The kinds: "table missing", "not our table", "not logged", "column missing", "column type", "index missing", "numbers
 // out of order", "lane missing", "trigger" (rules, too), "row security", "rights missing". Safe for concurrent use.
 func Verify(ctx context.Context, db Conn, tables ...Table) error {
-	all, err := names(tables)
-	if err != nil {
-		return fmt.Errorf("outbox: verify: %w", err)
-	}
-	var problems []engine.Problem
-	for _, name := range all {
-		p, err := engine.Verify(ctx, pg.FromPgx(db), name)
-		if err != nil {
-			return fmt.Errorf("outbox: verify: %w", err)
-		}
-		problems = append(problems, p...)
-	}
-	if err := verifyError(problems); err != nil {
-		return fmt.Errorf("outbox: verify: %w", err)
-	}
-	return nil
-}
-
-// verifyError returns nil for no problems.
-func verifyError(problems []engine.Problem) error {
-	if len(problems) == 0 {
-		return nil
-	}
-	e := &dedup.VerifyError{}
-	for _, p := range problems {
-		found := dedup.Problem{Table: p.Table, Message: p.Message, Fix: p.Fix}
-		if err := found.Kind.UnmarshalText([]byte(p.Kind)); err != nil {
-			return err
-		}
-		e.Problems = append(e.Problems, found)
-	}
-	return e
+	return wrapped("verify", engine.Tables().VerifyAll(ctx, pg.FromPgx(db), names(tables)...))
 }
 
 // Conn runs single statements: a *pgxpool.Pool, a *pgxpool.Conn, a *pgx.Conn, a pgx.Tx, or a wrapper of one.

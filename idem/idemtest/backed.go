@@ -9,12 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgonce/pgonce/dedup"
+	"github.com/pgonce/pgonce/dedup/inbox"
 	"github.com/pgonce/pgonce/internal/pg"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
-// Backed looks for the constraint behind each key. It proves the tables in Dedup with [dedup.Verify], and the
-// constraints in Constraints by the same rules: unique, valid, immediate, not partial, on columns that cannot be NULL.
+// Backed looks for the constraint behind each key. It proves the tables in Dedup with [dedup.Verify], inboxes with
+// [inbox.Verify], and the constraints in Constraints by the same rules: unique, valid, immediate, not partial, on columns
+// that cannot be NULL.
 // Then it makes each delivery. It fails unless that wrote a row which one of the constraints refuses a second time: it
 // tries. A constraint whose values are new for each delivery (an identity, a default like gen_random_uuid(), a time)
 // fails too.
@@ -95,7 +97,7 @@ func (l *lab[D]) madeAnew(st *stage, b *baseline, guards []guard) error {
 // guard is a table with a constraint that is to back keys.
 type guard struct {
 	table      *userTable
-	constraint string // "" for a dedup table: any unique constraint of it, for Verify has looked
+	constraint string // "" for a dedup table or an inbox: any unique constraint of it, for Verify has looked
 	columns    string // of the constraint, quoted
 }
 
@@ -113,17 +115,23 @@ WHERE c.relname = $1::text AND NOT c.relispartition`
 // guards finds and proves what is to back the keys.
 func (l *lab[D]) guards(st *stage) (all []guard, err error) {
 	for _, t := range l.cat.tables {
-		if t.dedup {
-			table := dedup.Table{Name: pg.Quote(t.schema) + "." + pg.Quote(t.name)}
-			var bad *dedup.VerifyError
-			switch err := dedup.Verify(l.ctx, st.pool, table); {
-			case errors.As(err, &bad):
-				return nil, &finding{sentence: fmt.Sprintf("the table %v does not back its keys: %v", t, bad), database: st.name}
-			case err != nil:
-				return nil, err
-			}
-			all = append(all, guard{table: t, columns: t.columnList(isKey)})
+		var columns string
+		switch name := pg.Quote(t.schema) + "." + pg.Quote(t.name); {
+		case t.dedup:
+			err, columns = dedup.Verify(l.ctx, st.pool, dedup.Table{Name: name}), t.columnList(isKey)
+		case t.inbox:
+			err, columns = inbox.Verify(l.ctx, st.pool, inbox.Table{Name: name}), "message_id, operation, source"
+		default:
+			continue
 		}
+		var bad *dedup.VerifyError
+		switch {
+		case errors.As(err, &bad):
+			return nil, &finding{sentence: fmt.Sprintf("the table %v does not back its keys: %v", t, bad), database: st.name}
+		case err != nil:
+			return nil, err
+		}
+		all = append(all, guard{table: t, columns: columns})
 	}
 	for _, name := range l.Constraints {
 		g, problem, err := st.constraint(l.ctx, name)

@@ -17,7 +17,8 @@ import (
 const ownSchema = "idemtest"
 
 const listTables = `
-SELECT c.oid::bigint, n.nspname::text, c.relname::text, pg_table_is_visible(c.oid)
+SELECT c.oid::bigint, n.nspname::text, c.relname::text, pg_table_is_visible(c.oid),
+	coalesce(obj_description(c.oid, 'pg_class'), '')
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
@@ -57,6 +58,8 @@ type userTable struct {
 	visible  bool // found without its schema
 	compared bool
 	dedup    bool
+	inbox    bool
+	comment  string
 	columns  []column
 }
 
@@ -131,7 +134,7 @@ func readCatalog(ctx context.Context, pool *pgxpool.Pool, tables, ignore []strin
 		return nil, err
 	}
 	var t userTable
-	if _, err := pgx.ForEachRow(rows, []any{&t.oid, &t.schema, &t.name, &t.visible}, func() error {
+	if _, err := pgx.ForEachRow(rows, []any{&t.oid, &t.schema, &t.name, &t.visible, &t.comment}, func() error {
 		found := t
 		cat.tables = append(cat.tables, &found)
 		byOID[t.oid] = &found
@@ -164,6 +167,7 @@ func readCatalog(ctx context.Context, pool *pgxpool.Pool, tables, ignore []strin
 func (cat *catalog) choose(tables, ignore []string, dedups []dedup.Table) error {
 	for _, t := range cat.tables {
 		t.compared = len(tables) == 0
+		t.markOwn()
 	}
 	for _, text := range tables {
 		t, err := cat.find(text)

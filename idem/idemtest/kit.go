@@ -68,6 +68,7 @@ type Kit[D any] struct {
 	Constraints []string
 
 	// Tables are the tables to compare, with or without schema. None given: all of the database, except extensions'.
+	// Of an inbox and an outbox what a delivery decides is compared: no ids of events, attempts and times.
 	Tables []string
 
 	// Ignore lists further columns, as "table.column", that may differ from run to run. The kit finds and logs by

@@ -8,7 +8,6 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/internal/schema"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -129,81 +128,4 @@ func (t Table) tell(ctx context.Context, e dedup.Event) {
 	}
 	e.Table = cmp.Or(t.Name, DefaultTable)
 	t.Observer.Observe(ctx, e)
-}
-
-// Names reads the names of tables; none given is the zero Table.
-func Names(tables ...string) ([]pg.Name, error) {
-	if len(tables) == 0 {
-		tables = []string{""}
-	}
-	all := make([]pg.Name, len(tables))
-	for i, t := range tables {
-		name, err := ParseName(t)
-		if err != nil {
-			return nil, err
-		}
-		all[i] = name
-	}
-	return all, nil
-}
-
-// VerifyAll verifies tables; its error is a *dedup.VerifyError where there are problems.
-func VerifyAll(ctx context.Context, conn pg.Conn, tables ...string) error {
-	all, err := Names(tables...)
-	if err != nil {
-		return err
-	}
-	session, err := schema.Session(ctx, conn)
-	if err != nil {
-		return err
-	}
-	var problems []Problem
-	for _, p := range session {
-		problems = append(problems, Problem(p))
-	}
-	for _, name := range all {
-		p, err := Verify(ctx, conn, name)
-		if err != nil {
-			return err
-		}
-		problems = append(problems, p...)
-	}
-	return verifyError(problems)
-}
-
-// MigrateAll migrates tables in a transaction of its own, and verifies them in it.
-func MigrateAll(ctx context.Context, db pg.DB, tables ...string) error {
-	all, err := Names(tables...)
-	if err != nil {
-		return err
-	}
-	tx, err := db.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	problems, err := Migrate(ctx, tx, all...)
-	if err == nil {
-		err = verifyError(problems)
-	}
-	if err != nil {
-		_ = tx.Rollback(ctx)
-		return err
-	}
-	return tx.Commit(ctx)
-}
-
-// verifyError returns nil for no problems.
-func verifyError(problems []Problem) error {
-	if len(problems) == 0 {
-		return nil
-	}
-	e := &dedup.VerifyError{}
-	for _, p := range problems {
-		found := dedup.Problem{Table: p.Table, Message: p.Message, Fix: p.Fix}
-		if err := found.Kind.UnmarshalText([]byte(p.Kind)); err != nil {
-			return err
-		}
-		e.Problems = append(e.Problems, found)
-	}
-	return e
 }

@@ -19,10 +19,13 @@ var (
 	errExit = errors.New("the handler ended its goroutine")
 )
 
-// handle calls fn for a message whose transaction is tx. A nil error says that tx can be committed.
-func handle(ctx context.Context, tx pg.OwnTx, mark int64, m Message, fn Handler) error {
+// handle calls fn for a message whose transaction is tx, marked with token. A nil error says that tx can be completed.
+func handle(ctx context.Context, tx pg.OwnTx, token int64, m Message, fn Handler) error {
 	err := call(ctx, tx, m, fn)
-	state := tx.Check(ctx, mark)
+	state := tx.Check(ctx, token&^pg.MarkCount)
+	if err != nil && state == nil {
+		state = check(ctx, tx, token)
+	}
 	switch {
 	case errors.Is(state, pg.ErrTxEnded) && err != nil:
 		return fmt.Errorf("%w: it ended the transaction in SQL text, and returned: %w", ErrMisuse, err)
@@ -34,6 +37,18 @@ func handle(ctx context.Context, tx pg.OwnTx, mark int64, m Message, fn Handler)
 		return state
 	}
 	return fmt.Errorf("%w: it returned nil, and %w", ErrMisuse, state)
+}
+
+// check asks the server whether tx still is the transaction of the attempt. Why not after a success: the completion asks.
+func check(ctx context.Context, tx pg.Tx, token int64) error {
+	ctx, cancel := pg.Detached(ctx)
+	defer cancel()
+	var same bool
+	err := tx.Send(ctx, &pg.Stmt{SQL: sameSQL, Args: []any{token}, Dest: []any{&same}})
+	if err == nil && !same {
+		return pg.ErrTxEnded
+	}
+	return nil // a connection that does not answer now loses nothing: the attempt has failed anyway
 }
 
 // rowsOpen reports whether it is the handler's doing that its transaction does not answer. ended is what the roll back

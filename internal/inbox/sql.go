@@ -25,12 +25,19 @@ RETURNING seq`)
 var seenSQL = pg.Pin(`
 SELECT (extract(epoch FROM clock_timestamp() - received_at) * 1000000)::int8 FROM /*table*/inbox WHERE ` + one)
 
+// held is the condition on a message that an attempt ($4 its token) still has.
+const held = `token IN ($4::int8, -$4::int8)`
+
 // claimSQL takes the message that is due for the longest time: $1 the token, $2 for how long it is left to its worker
-// before somebody else takes it, $3 how many attempts a message has.
+// before somebody else takes it, $3 how many attempts a message has, $4 see below.
 //
-// A message that still has a token was taken by a worker that is gone; who fails or finishes takes the token away, or
-// the time. That attempt is counted, and where it was the last one, the message is dead. Else nobody would ever stop
-// a message that kills its worker.
+// A message that still has a token, and whose row nobody has locked, was taken by a worker that is gone; or its
+// transaction has ended just now, later than $2, and its worker is about to write down what failed. So the message is
+// first left to it for $4 more, and its token is made negative, by which the next look knows. Who fails or finishes
+// takes the token away, or the time.
+//
+// The attempt of a worker that is gone is counted, and where it was the last one, the message is dead. Else nobody would
+// ever stop a message that kills its worker.
 var claimSQL = pg.Pin(`
 WITH picked AS MATERIALIZED (
   SELECT i.message_id, i.operation, i.source FROM /*table*/inbox AS i
@@ -38,24 +45,33 @@ WITH picked AS MATERIALIZED (
    ORDER BY i.due_at, i.seq LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 UPDATE /*table*/inbox AS m
-   SET attempt = CASE WHEN m.attempt < $3::int8 THEN m.attempt + 1 ELSE m.attempt END,
-       state = CASE WHEN m.attempt < $3::int8 THEN 1 ELSE 3 END,
-       token = CASE WHEN m.attempt < $3::int8 THEN $1::int8 END,
-       due_at = CASE WHEN m.attempt < $3::int8 THEN clock_timestamp() + $2::int8 * interval '1 microsecond' END,
-       error_class = CASE WHEN m.token IS NULL THEN m.error_class ELSE 'crash' END,
-       last_error = CASE WHEN m.token IS NULL THEN m.last_error ELSE 'the worker was gone before the attempt ended' END
+   SET attempt = CASE WHEN m.token > 0 OR m.attempt >= $3::int8 THEN m.attempt ELSE m.attempt + 1 END,
+       state = CASE WHEN m.token > 0 OR m.attempt < $3::int8 THEN 1 ELSE 3 END,
+       token = CASE WHEN m.token > 0 THEN -m.token WHEN m.attempt < $3::int8 THEN $1::int8 END,
+       due_at = CASE WHEN m.token > 0 THEN clock_timestamp() + $4::int8 * interval '1 microsecond'
+                     WHEN m.attempt < $3::int8 THEN clock_timestamp() + $2::int8 * interval '1 microsecond' END,
+       error_class = CASE WHEN m.token < 0 THEN 'crash' ELSE m.error_class END,
+       last_error = CASE WHEN m.token < 0 THEN 'the worker was gone before the attempt ended' ELSE m.last_error END
   FROM picked AS p
  WHERE m.message_id = p.message_id AND m.operation = p.operation AND m.source = p.source
-RETURNING m.message_id, m.operation, m.source, m.key, m.attempt::int8, m.state = 3`)
+RETURNING m.message_id, m.operation, m.source, m.key, m.attempt::int8, m.state = 3, coalesce(m.token < 0, false)`)
 
 // lockSQL begins the handler's transaction: it locks the message and reads it, if the claim ($4) still holds.
 var lockSQL = pg.Pin(`
 SELECT seq, coalesce(headers::text, ''), body, (extract(epoch FROM received_at) * 1000000)::int8
-  FROM /*table*/inbox WHERE ` + one + ` AND token = $4::int8 AND due_at IS NOT NULL
+  FROM /*table*/inbox WHERE ` + one + ` AND ` + held + ` AND due_at IS NOT NULL
    FOR UPDATE SKIP LOCKED`)
 
-// markSQL marks the transaction, see [pg.Mark].
-var markSQL = pg.Pin(`SELECT set_config('` + pg.Mark + `', $1::text, true)`)
+// markSQL marks the transaction of an attempt: by $1, its token, which nothing of this module's changes; and for
+// [pg.Tx].Check by $2. The server takes both back when the transaction ends, also where the next one begins at once
+// (AND CHAIN), which no driver tells.
+var markSQL = pg.Pin(`SELECT set_config('pgonce.attempt', $1::text, true) || set_config('` + pg.Mark + `', $2::text, true)`)
+
+// same is the condition that the transaction still is that of the attempt $4.
+const same = `coalesce(current_setting('pgonce.attempt', true), '') = $4::int8::text`
+
+// sameSQL asks for that alone.
+var sameSQL = pg.Pin(`SELECT ` + strings.ReplaceAll(same, "$4", "$1"))
 
 // orderSQL says of a message that is locked, and has a key, whether an earlier one of its key is not finished, and
 // whether a later one has been claimed: that one was the first when the message was not committed yet.
@@ -73,7 +89,7 @@ SELECT EXISTS (SELECT FROM /*table*/inbox AS e
 // now is left out: he does it himself.
 var holdSQL = pg.Pin(`
 UPDATE /*table*/inbox SET due_at = 'infinity', token = NULL, attempt = attempt - 1
- WHERE ` + one + ` AND token = $4::int8 AND due_at IS NOT NULL
+ WHERE ` + one + ` AND ` + held + ` AND due_at IS NOT NULL
 RETURNING seq`)
 
 var behindSQL = pg.Pin(`
@@ -86,12 +102,12 @@ WITH behind AS MATERIALIZED (
 UPDATE /*table*/inbox AS m SET due_at = 'infinity' FROM behind AS b
  WHERE m.message_id = b.message_id AND m.operation = b.operation AND m.source = b.source`)
 
-// finishSQL marks a message as handled, in the handler's transaction. The token stays: it says, after a lost COMMIT,
+// finishSQL marks a message as handled, in the handler's transaction and in no other. The token stays: it says, after a lost COMMIT,
 // whose handler it was.
 var finishSQL = pg.Pin(`
 UPDATE /*table*/inbox
    SET state = 2, due_at = NULL, finished_at = clock_timestamp(), error_class = NULL, last_error = NULL
- WHERE ` + one + ` AND token = $4::int8 AND due_at IS NOT NULL
+ WHERE ` + one + ` AND ` + held + ` AND due_at IS NOT NULL AND ` + same + `
 RETURNING seq`)
 
 // promoteSQL makes the first message of a key due. It waits for whoever has it locked, and may be about to hold it.
@@ -111,12 +127,12 @@ UPDATE /*table*/inbox
        due_at = CASE WHEN $5::int8 < 0 THEN NULL ELSE statement_timestamp() + $5::int8 * interval '1 microsecond' END,
        error_class = CASE WHEN $7::text = '' THEN error_class ELSE $7::text END,
        last_error = CASE WHEN $7::text = '' THEN last_error ELSE $8::text END
- WHERE ` + one + ` AND token = $4::int8 AND due_at IS NOT NULL
+ WHERE ` + one + ` AND ` + held + ` AND due_at IS NOT NULL
 RETURNING seq`)
 
 // settleSQL says whether the attempt of a token has been committed.
 var settleSQL = pg.Pin(`
-SELECT seq FROM /*table*/inbox WHERE ` + one + ` AND token = $4::int8 AND finished_at IS NOT NULL`)
+SELECT seq FROM /*table*/inbox WHERE ` + one + ` AND ` + held + ` AND finished_at IS NOT NULL`)
 
 var notifySQL = pg.Pin(`SELECT pg_notify($1::text, '')`)
 
@@ -129,9 +145,20 @@ type SQL struct {
 	purgeKeys, purgeBodies                        string
 }
 
+// defaultSQL is made once: every Store asks for it.
+var defaultSQL = build(pg.Name{Table: DefaultTable})
+
 // For returns the statements on the table of this name, see [ParseName].
 func For(name pg.Name) SQL {
-	on := func(sql string) string { return render(name, sql) }
+	if name == defaultSQL.name {
+		return defaultSQL
+	}
+	return build(name)
+}
+
+func build(name pg.Name) SQL {
+	quoted := name.Quoted()
+	on := func(sql string) string { return strings.ReplaceAll(sql, marker, quoted) }
 	return SQL{
 		name: name, store: on(storeSQL), seen: on(seenSQL), claim: on(claimSQL), lock: on(lockSQL), order: on(orderSQL),
 		hold: on(holdSQL), behind: on(behindSQL), finish: on(finishSQL), promote: on(promoteSQL), fail: on(failSQL),
@@ -144,10 +171,11 @@ func For(name pg.Name) SQL {
 func (s SQL) Texts() []string {
 	return []string{
 		s.store, s.seen, s.claim, s.lock, s.order, s.hold, s.behind, s.finish, s.promote, s.fail, s.settle,
-		s.depth, s.list, s.replay, s.discard, s.heal, s.purgeKeys, s.purgeBodies, notifySQL, markSQL,
+		s.depth, s.list, s.replay, s.discard, s.heal, s.purgeKeys, s.purgeBodies, notifySQL, markSQL, sameSQL,
 	}
 }
 
+// render is for the file of a migration, which names the indexes as well.
 func render(name pg.Name, sql string) string {
 	pairs := []string{marker, name.Quoted()}
 	for _, suffix := range suffixes() {

@@ -2,223 +2,85 @@ package inbox
 
 import (
 	"context"
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
+	"github.com/pgonce/pgonce/internal/boxes"
 	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/internal/schema"
 )
 
-// Problem is one thing that is wrong with a table, and the statement that fixes it. Its fields are those of
-// dedup.Problem.
-type Problem struct{ Table, Kind, Message, Fix string }
-
-// The kinds of problems; package inbox documents them.
+// The kinds of problems that are an inbox's own; package inbox documents all.
 const (
-	missingTable  = "table missing"
-	notOurs       = "not our table"
-	notLogged     = "not logged"
-	missingColumn = "column missing"
-	columnType    = "column type"
-	noConstraint  = "constraint missing"
-	otherUnique   = "other unique index"
-	missingIndex  = "index missing"
-	noOrder       = "numbers out of order"
-	trigger       = "trigger"
-	rowSecurity   = "row security"
-	missingRights = "rights missing"
+	noConstraint = "constraint missing"
+	otherUnique  = "other unique index"
 )
-
-var (
-	relationSQL = pg.Pin(`
-SELECT c.oid::int8, c.relkind::text, c.relpersistence::text, coalesce(obj_description(c.oid, 'pg_class'), ''),
-       row_security_active(c.oid),
-       has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
-         AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')
-  FROM pg_catalog.pg_class AS c
- WHERE c.oid = to_regclass($1::text)`)
-
-	columnsSQL = pg.Pin(`
-SELECT a.attname::text, replace(replace(format_type(a.atttypid, a.atttypmod), '"', ''), 'pg_catalog.', ''),
-       a.attnotnull, coalesce(co.collname::text, '')
-  FROM pg_catalog.pg_attribute AS a
-  LEFT JOIN pg_catalog.pg_collation AS co ON co.oid = a.attcollation
- WHERE a.attrelid = $1::int8::oid AND a.attnum > 0 AND NOT a.attisdropped`)
-
-	// The columns of each index that is usable. An expression has none. constraint: it checks each row at once, for all
-	// rows.
-	indexesSQL = pg.Pin(`
-SELECT coalesce(string_agg(coalesce(a.attname::text, '?'), ',' ORDER BY k.ord), ''), ix.indisunique,
-       ix.indisunique AND ix.indimmediate AND ix.indpred IS NULL,
-       coalesce(pg_get_expr(ix.indpred, ix.indrelid), '')
-  FROM pg_catalog.pg_index AS ix
- CROSS JOIN LATERAL unnest(ix.indkey::int2[]) WITH ORDINALITY AS k (attnum, ord)
-  LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = ix.indrelid AND a.attnum = k.attnum AND k.attnum > 0
- WHERE ix.indrelid = $1::int8::oid AND ix.indisvalid AND ix.indisready AND k.ord <= ix.indnkeyatts
- GROUP BY ix.indexrelid, ix.indisunique, ix.indimmediate, ix.indpred, ix.indrelid`)
-
-	aroundSQL = pg.Pin(`
-SELECT (SELECT count(*) FROM pg_catalog.pg_trigger AS t
-         WHERE t.tgrelid = $1::int8::oid AND NOT t.tgisinternal AND t.tgenabled <> 'D')
-     + (SELECT count(*) FROM pg_catalog.pg_rewrite AS r WHERE r.ev_class = $1::int8::oid AND r.rulename <> '_RETURN'),
-       (SELECT count(*) FROM pg_catalog.pg_depend AS d JOIN pg_catalog.pg_sequence AS s ON s.seqrelid = d.objid
-         WHERE d.refobjid = $1::int8::oid AND d.deptype = 'i' AND s.seqcache = 1 AND s.seqincrement > 0 AND NOT s.seqcycle)`)
-)
-
-// CatalogTexts returns every statement on the catalog, for tests that prepare them on a server.
-func CatalogTexts() []string {
-	return []string{migrateLockSQL, relationSQL, columnsSQL, indexesSQL, aroundSQL}
-}
-
-type relation struct {
-	oid                        int64
-	kind, persistence, comment string
-	rowSecurity, rights        bool
-}
-
-// lookUp returns what SQL would take for the name; nil where there is nothing.
-func lookUp(ctx context.Context, conn pg.Conn, name pg.Name) (*relation, error) {
-	var r relation
-	s := &pg.Stmt{
-		SQL: relationSQL, Args: []any{name.Quoted()},
-		Dest: []any{&r.oid, &r.kind, &r.persistence, &r.comment, &r.rowSecurity, &r.rights},
-	}
-	if err := conn.Send(ctx, s); err != nil {
-		return nil, fmt.Errorf("read the catalog's tables: %w", err)
-	}
-	if s.Rows == 0 {
-		return nil, nil
-	}
-	return &r, nil
-}
-
-// column is the type, whether it is NOT NULL, and the collation.
-type column struct {
-	kind      string
-	notNull   bool
-	collation string
-}
 
 // columns are those that the statements name.
-func columns() map[string]column {
+func columns() map[string]boxes.Column {
 	const moment = "timestamp with time zone"
-	return map[string]column{
-		"source": {"text", true, "C"}, "operation": {"text", true, "C"}, "message_id": {"text", true, "C"},
-		"seq": {"bigint", true, ""}, "key": {"text", true, "C"}, "headers": {"json", false, ""}, "body": {"bytea", false, ""},
-		"received_at": {moment, true, ""}, "state": {"smallint", true, ""}, "due_at": {moment, false, ""},
-		"attempt": {"integer", true, ""}, "token": {"bigint", false, ""}, "error_class": {"text", false, "C"},
-		"last_error": {"text", false, "default"}, "finished_at": {moment, false, ""},
+	return map[string]boxes.Column{
+		"source":      boxes.NotNull("text", "C"),
+		"operation":   boxes.NotNull("text", "C"),
+		"message_id":  boxes.NotNull("text", "C"),
+		"seq":         boxes.NotNull("bigint", ""),
+		"key":         boxes.NotNull("text", "C"),
+		"headers":     boxes.Nullable("json", ""),
+		"body":        boxes.Nullable("bytea", ""),
+		"received_at": boxes.NotNull(moment, ""),
+		"state":       boxes.NotNull("smallint", ""),
+		"due_at":      boxes.Nullable(moment, ""),
+		"attempt":     boxes.NotNull("integer", ""),
+		"token":       boxes.Nullable("bigint", ""),
+		"error_class": boxes.Nullable("text", "C"),
+		"last_error":  boxes.Nullable("text", "default"),
+		"finished_at": boxes.Nullable(moment, ""),
 	}
 }
 
-// Verify reads the catalog and returns what keeps the table from being an inbox, as the current role sees it.
-func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) {
-	v := verifier{conn: conn, name: name}
-	r, err := lookUp(ctx, conn, name)
-	switch {
-	case err != nil:
-		return nil, err
-	case r == nil:
-		v.report(missingTable, "there is no such table", DDL(name))
-		return v.problems, nil
-	case r.kind != "r":
-		v.report(notOurs, "it is a view, or a foreign or partitioned table", "-- give the inbox another name")
-		return v.problems, nil
+// verify reads the catalog and returns what keeps the table from being an inbox, as the current role sees it.
+func verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]schema.Problem, error) {
+	v := &boxes.Verifier{Kind: Tables(), Conn: conn}
+	oid, err := v.Table(ctx, name, v.Kind.DDL(name), columns())
+	if err != nil || oid == 0 {
+		return v.Problems, err
 	}
-	quoted := name.Quoted()
-	if r.persistence != "p" {
-		v.report(notLogged, "a crash of the server, or the end of the session, empties the table",
-			"ALTER TABLE "+quoted+" SET LOGGED;")
-	}
-	if !r.rights {
-		v.report(missingRights, "the current role lacks a right on the table",
-			"GRANT SELECT, INSERT, UPDATE, DELETE ON "+quoted+" TO CURRENT_USER;")
-	}
-	if r.rowSecurity {
-		v.report(rowSecurity, "row security applies to the current role: what it cannot see is never handled",
-			"ALTER ROLE CURRENT_USER BYPASSRLS;")
-	}
-	whole, err := v.columns(ctx, r.oid)
-	if err != nil || !whole {
-		return v.problems, err
-	}
-	if err := v.indexes(ctx, r.oid); err != nil {
+	if err := indexes(ctx, v, name, oid); err != nil {
 		return nil, err
 	}
-	return v.problems, v.around(ctx, r.oid)
+	return v.Problems, v.Around(ctx, name, oid)
 }
 
-type verifier struct {
-	conn     pg.Conn
-	name     pg.Name
-	problems []Problem
-}
-
-func (v *verifier) report(kind, message, fix string) {
-	v.problems = append(v.problems, Problem{v.name.String(), kind, message, fix})
-}
-
-func (v *verifier) columns(ctx context.Context, oid int64) (whole bool, err error) {
-	have := map[string]column{}
-	err = v.conn.Query(ctx, columnsSQL, []any{oid}, func(scan func(...any) error) error {
-		var name string
-		var c column
-		err := scan(&name, &c.kind, &c.notNull, &c.collation)
-		have[name] = c
-		return err
-	})
+func indexes(ctx context.Context, v *boxes.Verifier, name pg.Name, oid int64) error {
+	all, err := v.Indexes(ctx, oid)
 	if err != nil {
-		return false, fmt.Errorf("read the catalog's columns: %w", err)
+		return err
 	}
-	whole = true
-	want := columns()
-	for _, col := range slices.Sorted(maps.Keys(want)) {
-		switch c, ok := have[col]; {
-		case !ok:
-			whole = false
-			v.report(missingColumn, "the column "+col+" is missing", "-- compare it with the statements of Table.DDL")
-		case c != want[col]:
-			v.report(columnType, "the column "+col+" has another type, collation or NOT NULL",
-				"-- compare it with the statements of Table.DDL")
-		}
-	}
-	return whole, nil
-}
-
-func (v *verifier) indexes(ctx context.Context, oid int64) error {
 	have := map[string]bool{}
 	key := false
 	var others []string
-	err := v.conn.Query(ctx, indexesSQL, []any{oid}, func(scan func(...any) error) error {
-		var cols, where string
-		var unique, constraint bool
-		err := scan(&cols, &unique, &constraint, &where)
-		names := strings.Split(cols, ",")
+	for _, ix := range all {
+		names := strings.Split(ix.Columns, ",")
 		slices.Sort(names)
 		switch own := slices.Equal(names, []string{"message_id", "operation", "source"}); {
-		case own && constraint:
+		case own && ix.Proof:
 			key = true
-		case unique && cols != "seq":
-			others = append(others, cols)
+		case ix.Unique && ix.Columns != "seq":
+			others = append(others, ix.Columns)
 		}
-		have[signature(cols, where)] = true
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("read the catalog's indexes: %w", err)
+		have[signature(ix.Columns, ix.Where)] = true
 	}
-	quoted := v.name.Quoted()
+	quoted := name.Quoted()
 	if !key {
-		v.report(noConstraint, "no valid unique index is on message_id, operation and source, and on nothing else: "+
+		v.Report(name, noConstraint, "no valid unique index is on message_id, operation and source, and on nothing else: "+
 			"messages that come again are handled again",
 			"ALTER TABLE "+quoted+" ADD PRIMARY KEY (message_id, operation, source);")
 	}
 	for _, cols := range others {
-		v.report(otherUnique, "another unique index ("+cols+") refuses messages that are new",
+		v.Report(name, otherUnique, "another unique index ("+cols+") refuses messages that are new",
 			"-- drop it, or its constraint")
 	}
-	for _, line := range strings.Split(DDL(v.name), ";\n") {
+	for _, line := range strings.Split(v.Kind.DDL(name), ";\n") {
 		// The columns stand behind the table, in parentheses.
 		_, on, found := strings.Cut(line, "CREATE INDEX IF NOT EXISTS ")
 		if !found {
@@ -227,7 +89,7 @@ func (v *verifier) indexes(ctx context.Context, oid int64) error {
 		_, cols, _ := strings.Cut(on, " ON "+quoted+" (")
 		cols, where, _ := strings.Cut(cols, ")")
 		if !have[signature(cols, where)] {
-			v.report(missingIndex, "there is no valid index on ("+cols+"): a statement reads the whole table",
+			v.Report(name, boxes.MissingIndex, "there is no valid index on ("+cols+"): a statement reads the whole table",
 				"CREATE INDEX IF NOT EXISTS "+on+";")
 		}
 	}
@@ -243,22 +105,4 @@ func signature(cols, where string) string {
 		}
 	}
 	return s
-}
-
-func (v *verifier) around(ctx context.Context, oid int64) error {
-	var others, sequences int64
-	err := v.conn.Send(ctx, &pg.Stmt{SQL: aroundSQL, Args: []any{oid}, Dest: []any{&others, &sequences}})
-	if err != nil {
-		return fmt.Errorf("read what is attached to the table: %w", err)
-	}
-	if others > 0 {
-		v.report(trigger, "a trigger or a rule is on the table: it may drop or change messages",
-			"-- drop it, where it does more than to write elsewhere")
-	}
-	if sequences != 1 {
-		v.report(noOrder, "the column seq is no ascending identity with CACHE 1: "+
-			"the messages of one key may be handled out of order",
-			"ALTER TABLE "+v.name.Quoted()+" ALTER COLUMN seq SET CACHE 1 SET NO CYCLE;")
-	}
-	return nil
 }

@@ -56,11 +56,13 @@ type Worker struct {
 func (w *Worker) Step(ctx context.Context) (a Attempt, found bool, err error) {
 	begun := time.Now()
 	token := rand.Int64N(1<<62) + 1
-	m, dead, err := w.claim(ctx, token)
+	m, dead, left, err := w.claim(ctx, token)
 	a = Attempt{Msg: m, Waited: time.Since(begun)}
 	switch {
 	case err != nil || m.ID == "":
 		return a, false, err
+	case left:
+		return Attempt{}, true, nil
 	case dead:
 		a.Result, a.Err = ResultDead, errGone
 		return a, true, nil
@@ -74,18 +76,22 @@ func (w *Worker) Step(ctx context.Context) (a Attempt, found bool, err error) {
 
 var errGone = errors.New("the last attempt was left by a worker that was gone before it ended")
 
-// claim returns a message without an id where none is due.
-func (w *Worker) claim(ctx context.Context, token int64) (m Message, dead bool, err error) {
+// claim returns a message without an id where none is due. One that is left is somebody else's for a while yet.
+func (w *Worker) claim(ctx context.Context, token int64) (m Message, dead, left bool, err error) {
 	var attempt int64
 	s := &pg.Stmt{
-		SQL: w.SQL.claim, Args: []any{token, w.Lease.Microseconds(), int64(w.MaxAttempts)},
-		Dest: []any{&m.ID, &m.Operation, &m.Source, &m.Key, &attempt, &dead},
+		SQL: w.SQL.claim, Args: []any{
+			token, w.Lease.Microseconds(), int64(w.MaxAttempts),
+			// Nobody takes longer to write down what failed: the context for it ends.
+			min(w.Lease, pg.CleanUpTime).Microseconds(),
+		},
+		Dest: []any{&m.ID, &m.Operation, &m.Source, &m.Key, &attempt, &dead, &left},
 	}
 	if err := w.Conn.Send(ctx, s); err != nil {
-		return Message{}, false, fmt.Errorf("claim a message: %w", err)
+		return Message{}, false, false, fmt.Errorf("claim a message: %w", err)
 	}
 	m.Attempt = int(attempt)
-	return m, dead, nil
+	return m, dead, left, nil
 }
 
 // attempt handles a message that was claimed, and writes down what came of it.
@@ -118,7 +124,7 @@ func (w *Worker) attempt(ctx context.Context, token int64, a *Attempt) error {
 	if w.Timeout > 0 {
 		hctx, cancel = context.WithTimeout(ctx, w.Timeout)
 	}
-	failed := handle(hctx, tx, token&^pg.MarkCount, *m, w.Handle)
+	failed := handle(hctx, tx, token, *m, w.Handle)
 	cancel()
 	if failed == nil {
 		return w.finish(ctx, tx, token, a)
@@ -138,12 +144,10 @@ func (w *Worker) begin(ctx context.Context, token int64, m *Message) (tx pg.OwnT
 	var headers string
 	var at int64
 	lock := &pg.Stmt{SQL: w.SQL.lock, Args: append(m.name(), token), Dest: []any{&seq, &headers, &m.Body, &at}}
-	stmts := []*pg.Stmt{lock}
-	if w.DB.NeedsMark() {
-		mark := strconv.FormatInt(token&^pg.MarkCount, 10)
-		stmts = append(stmts, &pg.Stmt{SQL: markSQL, Args: []any{mark}, Dest: []any{new(string)}})
-	}
-	if tx, err = w.DB.Begin(ctx, stmts...); err != nil {
+	mark := &pg.Stmt{SQL: markSQL, Args: []any{
+		strconv.FormatInt(token, 10), strconv.FormatInt(token&^pg.MarkCount, 10),
+	}, Dest: []any{new(string)}}
+	if tx, err = w.DB.Begin(ctx, lock, mark); err != nil {
 		switch code := pgerr.Code(err); {
 		case strings.HasPrefix(code, "22"), strings.HasPrefix(code, "54"), strings.HasPrefix(code, "XX"):
 			// Data, limits, and damage: of this row, and as a rule of no other.
@@ -198,7 +202,7 @@ func (w *Worker) finish(ctx context.Context, tx pg.OwnTx, token int64, a *Attemp
 		stmts = append(stmts, &pg.Stmt{SQL: w.SQL.promote, Args: []any{m.Key}})
 	}
 	if a.Err = tx.Send(dctx, stmts...); a.Err == nil && done.Rows != 1 {
-		a.Err = fmt.Errorf("%w: the message's row has changed under its lock", ErrMisuse)
+		a.Err = fmt.Errorf("%w: the transaction has ended, or the message's row has changed under its lock", ErrMisuse)
 	}
 	if a.Err != nil {
 		_ = tx.Rollback(ctx)

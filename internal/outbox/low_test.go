@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgonce/pgonce/internal/boxes"
 	"github.com/pgonce/pgonce/internal/pg"
 	"github.com/pgonce/pgonce/internal/pgtest"
 )
@@ -58,16 +59,16 @@ func TestPrepare(t *testing.T) {
 	defer conn.Close(t.Context())
 	odd, err := ParseName(`"odd.schema"."ta""ble"`)
 	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), `CREATE SCHEMA "odd.schema";`+DDL(odd), pgx.QueryExecModeSimpleProtocol)
+	_, err = conn.Exec(t.Context(), `CREATE SCHEMA "odd.schema";`+Tables().DDL(odd), pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
-	for _, sql := range append(For(odd).Texts(), append(CatalogTexts(), render(odd, countLanesSQL), render(odd, behindSQL))...) {
+	for _, sql := range append(For(odd).Texts(), append(boxes.Texts(), render(odd, countLanesSQL), render(odd, behindSQL))...) {
 		require.NotEmpty(t, sql)
 		require.NotContains(t, sql, "outbox", "a table of this name is not meant")
 		_, err := conn.Prepare(t.Context(), "", sql)
 		require.NoError(t, err, sql)
 	}
-	require.NotContains(t, DDL(odd), "/*table*/")
-	require.Empty(t, must(Verify(t.Context(), pg.FromPgx(conn), odd)))
+	require.NotContains(t, Tables().DDL(odd), "/*table*/")
+	require.Empty(t, must(verify(t.Context(), pg.FromPgx(conn), odd)))
 }
 
 func must[T any](v T, err error) T {
@@ -111,7 +112,7 @@ func TestRelayDoesNotWait(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Close(ctx)
 	name := must(ParseName(""))
-	_, err = conn.Exec(ctx, DDL(name), pgx.QueryExecModeSimpleProtocol)
+	_, err = conn.Exec(ctx, Tables().DDL(name), pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
 	s := For(name)
 	tx, err := conn.Begin(ctx)
@@ -136,4 +137,10 @@ func TestRelayDoesNotWait(t *testing.T) {
 		require.Equal(t, "off", setting(pg.FromPgxTx(tx)), st.SQL)
 		require.NoError(t, tx.Commit(ctx))
 	}
+}
+
+// The statements on the default table are made once and for all, see the same test of the inbox.
+func TestStatementsAreMadeOnce(t *testing.T) {
+	name := must(ParseName(""))
+	require.Zero(t, testing.AllocsPerRun(100, func() { _ = For(name) }))
 }

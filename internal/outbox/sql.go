@@ -185,7 +185,17 @@ type SQL struct {
 
 // For returns the statements on the table of this name, see [ParseName].
 func For(name pg.Name) SQL {
-	on := func(sql string) string { return render(name, sql) }
+	if name == defaultSQL.name {
+		return defaultSQL
+	}
+	return build(name)
+}
+
+// defaultSQL is made once: every Append asks for it.
+var defaultSQL = build(pg.Name{Table: DefaultTable})
+
+func build(name pg.Name) SQL {
+	on := replacer(name).Replace
 	return SQL{
 		name: name, append: on(appendSQL), claim: on(claimSQL), read: on(readSQL), done: on(doneSQL),
 		rest: on(restSQL), remove: on(deleteSQL), move: on(moveSQL), fail: on(failSQL),
@@ -202,11 +212,13 @@ func (s SQL) Texts() []string {
 	}
 }
 
-func render(name pg.Name, sql string) string {
+func render(name pg.Name, sql string) string { return replacer(name).Replace(sql) }
+
+func replacer(name pg.Name) *strings.Replacer {
 	index := func(suffix string) string { return pg.Quote(name.Table + suffix) }
 	return strings.NewReplacer(
 		lanesMarker, lanesOf(name).Quoted(), heldMarker, index("_held"), dueMarker, index("_due"), marker, name.Quoted(),
-	).Replace(sql)
+	)
 }
 
 func lanesOf(name pg.Name) pg.Name { return pg.Name{Schema: name.Schema, Table: name.Table + "_lanes"} }

@@ -43,8 +43,7 @@ type Tx interface {
 }
 
 // Handler is [inbox.Handler] over database/sql. tx has no Commit and no Rollback, and no savepoints but those of SQL
-// text. Whether the transaction still is the same is asked of the server, by a mark in it, after the handler has
-// returned: so a ROLLBACK AND CHAIN is found here, and a ROLLBACK TO a savepoint that is older than the call.
+// text.
 type Handler func(ctx context.Context, tx Tx, m inbox.Message) error
 
 // Store is [inbox.Table.Store]: it stores m once. With a *sql.Tx it is there if and when that is committed; else at

@@ -11,12 +11,12 @@ import (
 // Migrate is [inbox.Migrate]: it makes the table, or brings it up to this library's version; with none given, the zero
 // Table.
 func Migrate(ctx context.Context, db DB, tables ...inbox.Table) error {
-	return wrapped("migrate", engine.MigrateAll(ctx, pg.WriterSQL(db), names(tables)...))
+	return wrapped("migrate", engine.Tables().MigrateAll(ctx, pg.WriterSQL(db), names(tables)...))
 }
 
 // Verify is [inbox.Verify]: it proves from the catalog that each table can be an inbox.
 func Verify(ctx context.Context, db Conn, tables ...inbox.Table) error {
-	return wrapped("verify", engine.VerifyAll(ctx, pg.FromSQL(db), names(tables)...))
+	return wrapped("verify", engine.Tables().VerifyAll(ctx, pg.FromSQL(db), names(tables)...))
 }
 
 func names(tables []inbox.Table) []string {

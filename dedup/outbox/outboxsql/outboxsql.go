@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/dedup/outbox"
 	engine "github.com/pgonce/pgonce/internal/outbox"
 	"github.com/pgonce/pgonce/internal/pg"
@@ -146,71 +145,20 @@ func Discard(ctx context.Context, db DB, t outbox.Table, ids ...string) (int64, 
 // Migrate is [outbox.Migrate]: it makes the tables, or brings them up to this library's version; with none given, the
 // zero Table.
 func Migrate(ctx context.Context, db DB, tables ...outbox.Table) error {
-	all, err := names(tables)
-	if err != nil {
-		return wrapped("migrate", err)
-	}
-	tx, err := pg.WriterSQL(db).Begin(ctx)
-	if err != nil {
-		return wrapped("migrate", err)
-	}
-	problems, err := engine.Migrate(ctx, tx, all...)
-	if err == nil {
-		err = verifyError(problems)
-	}
-	if err != nil {
-		_ = tx.Rollback(ctx)
-		return wrapped("migrate", err)
-	}
-	return wrapped("migrate", tx.Commit(ctx))
+	return wrapped("migrate", engine.Tables().MigrateAll(ctx, pg.WriterSQL(db), names(tables)...))
 }
 
 // Verify is [outbox.Verify]: it proves from the catalog that each table can be an outbox.
 func Verify(ctx context.Context, db Conn, tables ...outbox.Table) error {
-	all, err := names(tables)
-	if err != nil {
-		return wrapped("verify", err)
-	}
-	var problems []engine.Problem
-	for _, name := range all {
-		p, err := engine.Verify(ctx, pg.FromSQL(db), name)
-		if err != nil {
-			return wrapped("verify", err)
-		}
-		problems = append(problems, p...)
-	}
-	return wrapped("verify", verifyError(problems))
+	return wrapped("verify", engine.Tables().VerifyAll(ctx, pg.FromSQL(db), names(tables)...))
 }
 
-func names(tables []outbox.Table) ([]pg.Name, error) {
-	if len(tables) == 0 {
-		tables = []outbox.Table{{}}
-	}
-	all := make([]pg.Name, len(tables))
+func names(tables []outbox.Table) []string {
+	all := make([]string, len(tables))
 	for i, t := range tables {
-		name, err := engine.ParseName(t.Name)
-		if err != nil {
-			return nil, err
-		}
-		all[i] = name
+		all[i] = t.Name
 	}
-	return all, nil
-}
-
-// verifyError returns nil for no problems.
-func verifyError(problems []engine.Problem) error {
-	if len(problems) == 0 {
-		return nil
-	}
-	e := &dedup.VerifyError{}
-	for _, p := range problems {
-		found := dedup.Problem{Table: p.Table, Message: p.Message, Fix: p.Fix}
-		if err := found.Kind.UnmarshalText([]byte(p.Kind)); err != nil {
-			return err
-		}
-		e.Problems = append(e.Problems, found)
-	}
-	return e
+	return all
 }
 
 func events(found []engine.Event) []outbox.Event {
