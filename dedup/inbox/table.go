@@ -90,7 +90,8 @@ func Migrate(ctx context.Context, db dedup.DB, tables ...Table) error {
 // It returns nil when all of it holds, a *[dedup.VerifyError] with every problem where not, and any other error when
 // it could not ask. The kinds: "table missing", "not our table", "not logged", "column missing", "column type",
 // "constraint missing", "other unique index", "index missing", "numbers out of order", "trigger" (rules, too),
-// "row security", "rights missing", and those of a session. Safe for concurrent use.
+// "row security", "rights missing", "not PostgreSQL", and those of a session. On Citus it refuses a table that Citus knows
+// ("spread"), and one beside tables in shards ("not spread"): dedup/CITUS.md says why. Safe for concurrent use.
 func Verify(ctx context.Context, db Conn, tables ...Table) error {
 	return wrapped("verify", engine.VerifyAll(ctx, pg.FromPgx(db), names(tables)...))
 }

@@ -100,8 +100,9 @@ func Migrate(ctx context.Context, db interface {
 //
 // It returns nil when all of it holds, a *[dedup.VerifyError] with every problem where not, and any other error when
 // it could not ask. The kinds: "table missing", "not our table", "not logged", "column missing", "column type",
-// "index missing", "numbers out of order", "lane missing", "trigger" (rules, too), "row security", "rights missing".
-// Safe for concurrent use.
+// "index missing", "numbers out of order", "lane missing", "trigger" (rules, too), "row security", "rights missing",
+// "not PostgreSQL". On Citus it refuses a table that Citus knows ("spread"), and one beside tables in shards ("not
+// spread"): dedup/CITUS.md says why. Safe for concurrent use.
 func Verify(ctx context.Context, db Conn, tables ...Table) error {
 	all, err := names(tables)
 	if err != nil {

@@ -153,11 +153,14 @@ func VerifyAll(ctx context.Context, conn pg.Conn, tables ...string) error {
 	if err != nil {
 		return err
 	}
+	problems, err := server(ctx, conn)
+	if err != nil || len(problems) > 0 {
+		return cmp.Or(err, verifyError(problems))
+	}
 	session, err := schema.Session(ctx, conn)
 	if err != nil {
 		return err
 	}
-	var problems []Problem
 	for _, p := range session {
 		problems = append(problems, Problem(p))
 	}

@@ -31,6 +31,9 @@ const lockID int64 = 0x5859ae1182c4651a
 // Migrate makes or updates the table, in the caller's transaction, which must be READ COMMITTED. It returns the
 // problems of a table that it cannot change.
 func Migrate(ctx context.Context, tx pg.Conn, names ...pg.Name) ([]Problem, error) {
+	if problems, err := server(ctx, tx); err != nil || len(problems) > 0 {
+		return problems, err
+	}
 	if err := tx.Send(ctx, &pg.Stmt{SQL: migrateLockSQL, Args: []any{lockID}}); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}

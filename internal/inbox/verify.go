@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/internal/schema"
 )
 
 // Problem is one thing that is wrong with a table, and the statement that fixes it. Its fields are those of
@@ -126,6 +127,13 @@ func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) 
 		v.report(notOurs, "it is a view, or a foreign or partitioned table", "-- give the inbox another name")
 		return v.problems, nil
 	}
+	spread, err := schema.Alone(ctx, conn, r.oid, "a failure in between keeps a handler's writes, and the message is handled again")
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range spread {
+		v.report(p.Kind, p.Message, p.Fix)
+	}
 	quoted := name.Quoted()
 	if r.persistence != "p" {
 		v.report(notLogged, "a crash of the server, or the end of the session, empties the table",
@@ -147,6 +155,15 @@ func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) 
 		return nil, err
 	}
 	return v.problems, v.around(ctx, r.oid)
+}
+
+// server reports a server that is not PostgreSQL, see [schema.Server].
+func server(ctx context.Context, conn pg.Conn) (problems []Problem, err error) {
+	found, err := schema.Server(ctx, conn)
+	for _, p := range found {
+		problems = append(problems, Problem(p))
+	}
+	return problems, err
 }
 
 type verifier struct {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/internal/schema"
 )
 
 // Problem is one thing that is wrong with a table, and the statement that fixes it. Its fields are those of
@@ -118,10 +119,18 @@ var (
 
 // Verify reads the catalog and returns what keeps the two tables from being an outbox, as the current role sees them.
 func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) {
+	if problems, err := server(ctx, conn); err != nil || len(problems) > 0 {
+		return problems, err
+	}
 	v := verifier{conn: conn}
 	events, err := v.table(ctx, name, name, wantEvents)
 	if err != nil || events == nil {
 		return v.problems, err
+	}
+	for _, t := range []pg.Name{name, lanesOf(name)} {
+		if on, err := v.alone(ctx, t); err != nil || on {
+			return v.problems, err
+		}
 	}
 	if err := v.events(ctx, name, events.oid); err != nil {
 		return nil, err
@@ -140,6 +149,15 @@ func Verify(ctx context.Context, conn pg.Conn, name pg.Name) ([]Problem, error) 
 			"INSERT INTO "+lanesOf(name).Quoted()+" (lane) SELECT g FROM generate_series(0, 31) AS g ON CONFLICT DO NOTHING;")
 	}
 	return v.problems, nil
+}
+
+// server reports a server that is not PostgreSQL, see [schema.Server].
+func server(ctx context.Context, conn pg.Conn) (problems []Problem, err error) {
+	found, err := schema.Server(ctx, conn)
+	for _, p := range found {
+		problems = append(problems, Problem(p))
+	}
+	return problems, err
 }
 
 type verifier struct {
@@ -203,6 +221,19 @@ func (v *verifier) table(ctx context.Context, outbox, name pg.Name, want map[str
 		return nil, nil
 	}
 	return r, nil
+}
+
+// alone reports whether a table does not do on Citus, where the server has it.
+func (v *verifier) alone(ctx context.Context, name pg.Name) (bool, error) {
+	r, err := lookUp(ctx, v.conn, name)
+	if err != nil || r == nil {
+		return false, err
+	}
+	found, err := schema.Alone(ctx, v.conn, r.oid, "a failure in between keeps a change, and its event is never published")
+	for _, p := range found {
+		v.report(name, p.Kind, p.Message, p.Fix)
+	}
+	return len(found) > 0, err
 }
 
 // events checks what holds of the table of events alone.
