@@ -67,6 +67,9 @@ type Table struct {
 	//
 	// [Migrate] spreads a table that it makes, on the coordinator, and DDL holds the statements. It never moves a table that
 	// is there, for claims would wait: [Verify] then names the statement. CITUS.md beside this package has more.
+	//
+	// A claim takes a cheaper statement where it is set, for a key with a time of its own (not with layout Weekly). It is
+	// right on a table that is not spread, too.
 	Spread string
 }
 
