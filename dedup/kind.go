@@ -56,10 +56,11 @@ const (
 	KindColocation
 	KindLocalTable    // a table beside ours, which may hold effects
 	KindNotPostgreSQL // a server that speaks its protocol: CockroachDB, YugabyteDB
+	KindSpread        // an inbox or an outbox on the nodes of Citus
 )
 
 // kindNames returns the name of each kind.
-func kindNames() [KindNotPostgreSQL + 1]string {
+func kindNames() [KindSpread + 1]string {
 	return [...]string{
 		0:                         "unknown",
 		KindTableMissing:          "table missing",
@@ -111,6 +112,7 @@ func kindNames() [KindNotPostgreSQL + 1]string {
 		KindColocation:             "colocation",
 		KindLocalTable:             "local table",
 		KindNotPostgreSQL:          "not PostgreSQL",
+		KindSpread:                 "spread",
 	}
 }
 

@@ -19,6 +19,8 @@ func TestOtherServers(t *testing.T) {
 	defer conn.Close(t.Context())
 	_, err = conn.Exec(t.Context(), `SET allow_system_table_mods = on`)
 	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `CREATE SCHEMA tenant`)
+	require.NoError(t, err)
 	says := func(version string) {
 		t.Helper()
 		_, err := conn.Exec(t.Context(), `CREATE OR REPLACE FUNCTION pg_catalog.version() RETURNS text LANGUAGE sql STABLE AS $$ SELECT '`+version+`'::text $$`)
@@ -36,6 +38,10 @@ func TestOtherServers(t *testing.T) {
 			require.Len(t, found.Problems, 1)
 			require.Equal(t, dedup.KindNotPostgreSQL, found.Problems[0].Kind)
 		}
+		for _, q := range queues() {
+			wantKind(t, dedup.KindNotPostgreSQL, q.migrate(t.Context(), pool))
+			wantKind(t, dedup.KindNotPostgreSQL, q.verify(t.Context(), pool))
+		}
 	}
 	for _, version := range []string{
 		"PostgreSQL 15.18 (Debian 15.18-0+deb12u1) on x86_64-pc-linux-gnu", "PostgreSQL 17.4 (EnterpriseDB Advanced Server 17.4.0)",
@@ -44,5 +50,9 @@ func TestOtherServers(t *testing.T) {
 		says(version)
 		require.NoError(t, dedup.Migrate(t.Context(), pool))
 		require.NoError(t, dedup.Verify(t.Context(), pool))
+		for _, q := range queues() {
+			require.NoError(t, q.migrate(t.Context(), pool))
+			require.NoError(t, q.verify(t.Context(), pool))
+		}
 	}
 }

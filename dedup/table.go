@@ -65,6 +65,9 @@ type Table struct {
 	//
 	// [Migrate] spreads a table that it makes, on the coordinator; DDL has the statements. It never moves an existing
 	// table, for claims would wait: [Verify] then names the statement. CITUS.md, beside this file, has more.
+	//
+	// A claim takes a cheaper statement where it is set, for a key with a time of its own (not with layout Weekly). It
+	// is right on a table that is not spread, too.
 	Spread string
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,7 +68,8 @@ func TestCostOnCitus(t *testing.T) {
 		{"by key, effects by tenant", spread, idem.Once{Table: byKey}, "by_tenant"},
 		{"a schema for each tenant", spread, idem.Once{Table: inSchema}, "tenant.effects"},
 	}
-	kinds := []string{"new", "duplicate", "timed new"}
+	kinds := []string{"new", "duplicate", "lookup", "timed new", "timed duplicate"}
+	now := time.Now() // of the events
 	times := map[string][]time.Duration{}
 	const turns, each = 15, 8
 	for turn := range turns {
@@ -84,14 +86,21 @@ func TestCostOnCitus(t *testing.T) {
 				for i := range each {
 					what := fmt.Sprintf("%d %d %d", n, turn, i)
 					key := stripe.Key(what)
-					if kind == "timed new" {
-						key = stripe.Key(what, "timed").OccurredAt(time.Now())
+					if strings.HasPrefix(kind, "timed") {
+						key = stripe.Key(what, "timed").OccurredAt(now)
 					}
 					begun := time.Now()
+					if kind == "lookup" { // of a duplicate, where the caller expects one
+						r, err := p.once.Lookup(t.Context(), p.pool, key)
+						times[p.name+kind] = append(times[p.name+kind], time.Since(begun))
+						require.NoError(t, err)
+						require.Equal(t, idem.Done, r.State)
+						continue
+					}
 					out, err := p.once.Run(t.Context(), p.pool, key, fn(key.ID()))
 					took := time.Since(begun)
 					require.NoError(t, err)
-					require.Equal(t, kind == "duplicate", out == idem.Duplicate)
+					require.Equal(t, strings.HasSuffix(kind, "duplicate"), out == idem.Duplicate)
 					if turn > 0 { // sessions, and what Citus learns once
 						times[p.name+kind] = append(times[p.name+kind], took)
 					}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -87,5 +89,76 @@ func TestMovedShardsOnCitus(t *testing.T) {
 	t.Logf("%d shards moved; %d deliveries, %d keys, %d effects; %d calls failed and were made again", moved, n.Load(), keys, effects, again.Load())
 	require.Equal(t, 6, moved)
 	require.Greater(t, keys, 10)
+	require.Equal(t, []int{keys, keys}, []int{effects, distinct})
+}
+
+// A table with keys in it is spread, by the statements that Verify names, while workers claim: keys stay keys, and claims
+// wait and go on.
+func TestSpreadWithKeysOnCitus(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), pgtest.Cluster(t)[0])
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	exec := func(sql string) {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	require.NoError(t, dedup.Migrate(t.Context(), pool))
+	exec(`CREATE TABLE effects (what text COLLATE "C" NOT NULL)`)
+	deliver := func(once idem.Once, what string) (idem.Outcome, error) {
+		return once.Run(t.Context(), pool, stripe.Key(what), func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO effects (what) VALUES ($1)`, what)
+			return err
+		})
+	}
+	const before = 200
+	for i := range before {
+		_, err := deliver(idem.Once{}, fmt.Sprint("before ", i))
+		require.NoError(t, err)
+	}
+	var n atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				what := fmt.Sprint(n.Add(1) / 3)
+				for try := 0; ; try++ {
+					_, err := deliver(idem.Once{}, what)
+					if err == nil {
+						break
+					}
+					if try > 50 { // a broker delivers again
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	spread := dedup.Table{Spread: "key"}
+	var found *dedup.VerifyError
+	require.ErrorAs(t, dedup.Verify(t.Context(), pool, spread), &found)
+	require.Equal(t, dedup.KindNotSpread, found.Problems[0].Kind)
+	for _, stmt := range strings.SplitAfter(found.Problems[0].Fix, ";\n") {
+		exec(stmt)
+	}
+	exec(`SELECT create_distributed_table('effects', 'what', colocate_with => 'processed_events')`)
+	least := n.Load() + 20 // some more, behind it
+	require.Eventually(t, func() bool { return n.Load() > least }, time.Minute, time.Millisecond)
+	stop()
+	wg.Wait()
+	require.NoError(t, dedup.Verify(t.Context(), pool, spread))
+	for i := range before {
+		out, err := deliver(idem.Once{Table: spread}, fmt.Sprint("before ", i))
+		require.NoError(t, err)
+		require.Equal(t, idem.Duplicate, out)
+	}
+	var keys, effects, distinct int
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM processed_events`).Scan(&keys))
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT what) FROM effects`).Scan(&effects, &distinct))
+	require.Greater(t, keys, before)
 	require.Equal(t, []int{keys, keys}, []int{effects, distinct})
 }

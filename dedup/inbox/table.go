@@ -93,7 +93,8 @@ func Migrate(ctx context.Context, db dedup.DB, tables ...Table) error {
 //
 // The kinds: "table missing", "not our table", "not logged", "column missing", "column type", "constraint missing",
 // "other unique index", "index missing", "numbers out of order", "trigger" (rules, too), "row security", "rights
-// missing", and those of a session. Safe for concurrent use.
+// missing", "not PostgreSQL", and those of a session. On Citus it refuses a table that Citus knows ("spread"), and one
+// beside tables in shards ("not spread"): dedup/CITUS.md says why. Safe for concurrent use.
 func Verify(ctx context.Context, db Conn, tables ...Table) error {
 	return wrapped("verify", engine.Tables().VerifyAll(ctx, pg.FromPgx(db), names(tables)...))
 }

@@ -73,7 +73,9 @@ func Migrate(ctx context.Context, db dedup.DB, tables ...Table) error {
 //   - can a trigger, a rule or row security drop or hide events; has the current role its rights.
 //
 // The kinds: "table missing", "not our table", "not logged", "column missing", "column type", "index missing", "numbers
-// out of order", "lane missing", "trigger" (rules, too), "row security", "rights missing". Safe for concurrent use.
+// out of order", "lane missing", "trigger" (rules, too), "row security", "rights missing", "not PostgreSQL".
+// On Citus it refuses a table that Citus knows ("spread"), and one
+// beside tables in shards ("not spread"): dedup/CITUS.md says why. Safe for concurrent use.
 func Verify(ctx context.Context, db Conn, tables ...Table) error {
 	return wrapped("verify", engine.Tables().VerifyAll(ctx, pg.FromPgx(db), names(tables)...))
 }

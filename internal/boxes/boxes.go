@@ -17,6 +17,7 @@ type Kind struct {
 	Noun   string // "inbox": in the comment of the table, which states its version
 	Things string // what it holds: "messages"
 	Done   string // what becomes of them: "handled"
+	Torn   string // what is lost where Citus commits on other nodes and then not on this one
 
 	Lock    int64 // lets one migration run at a time
 	Session bool  // whether VerifyAll asks the session, too
@@ -62,7 +63,13 @@ func (k Kind) VerifyAll(ctx context.Context, conn pg.Conn, tables ...string) err
 	if err != nil {
 		return err
 	}
-	var problems []schema.Problem
+	problems, err := schema.Server(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if len(problems) > 0 {
+		return verifyError(problems)
+	}
 	if k.Session {
 		if problems, err = schema.Session(ctx, conn); err != nil {
 			return err
@@ -95,6 +102,9 @@ func (k Kind) names(tables []string) ([]pg.Name, error) {
 
 // migrate makes or updates the tables. It returns the problems of a table that it cannot change.
 func (k Kind) migrate(ctx context.Context, tx pg.Conn, names ...pg.Name) ([]schema.Problem, error) {
+	if problems, err := schema.Server(ctx, tx); err != nil || len(problems) > 0 {
+		return problems, err
+	}
 	if err := tx.Send(ctx, &pg.Stmt{SQL: lockSQL, Args: []any{k.Lock}}); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}

@@ -134,6 +134,13 @@ func (v *Verifier) Table(ctx context.Context, name pg.Name, ddl string, want map
 			"-- give the "+v.Kind.Noun+" another name")
 		return 0, nil
 	}
+	alone, err := schema.Alone(ctx, v.Conn, r.oid, v.Kind.Torn)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range alone {
+		v.Report(name, p.Kind, p.Message, p.Fix)
+	}
 	if r.persistence != "p" {
 		v.Report(name, notLogged, "a crash of the server, or the end of the session, empties the table",
 			"ALTER TABLE "+name.Quoted()+" SET LOGGED;")

@@ -38,6 +38,8 @@ type Claim struct {
 	// Tell, where not nil, is told once what became of the call.
 	Tell func(context.Context, Result, error)
 
+	claimedAt int64 // where the claim withdraws: the row's creation, microseconds since 1970
+
 	token *int64 // of the row that this call has claimed or confirmed last, as the server returned it
 }
 
@@ -191,7 +193,10 @@ func (c *Claim) insertStmt(mark bool) *pg.Stmt {
 	case mark:
 		s.SQL = c.SQL.text[stmtInsertMarked]
 	}
-	if c.Timed {
+	switch {
+	case c.withdraws():
+		s.Dest = append(s.Dest, &c.claimedAt)
+	case c.Timed:
 		s.Args = append(s.Args, c.At, c.Retention.Microseconds(), c.Skew.Microseconds())
 	}
 	s.Args = append(s.Args, newToken(mark))

@@ -132,7 +132,7 @@ func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh
 		if err := tx.Send(ctx, ins); err != nil {
 			return false, c.sent(StageClaim, err, ins)
 		}
-		return c.wrote(StageClaim, ins)
+		return c.claimed(ctx, tx, ins)
 	}
 	save := &pg.Stmt{SQL: savepointSQL}
 	fresh, err = c.insertWithin(ctx, tx, newLook(left), save)
@@ -163,7 +163,7 @@ func (c *Claim) insertWithin(ctx context.Context, tx pg.Tx, l *look, save *pg.St
 		err = tx.Send(ctx, slices.Concat(before, []*pg.Stmt{ins}, l.after(), []*pg.Stmt{{SQL: releaseSQL}})...)
 	}
 	if err == nil {
-		return c.wrote(StageClaim, ins)
+		return c.claimed(ctx, tx, ins)
 	}
 	end := l.ended(StageClaim, err, begun)
 	if end == nil || !save.Done || ins.Done {

@@ -190,7 +190,7 @@ var (
 // fakeClaim is a claim on the default table.
 func fakeClaim(t *testing.T) *Claim {
 	t.Helper()
-	sql, err := For("", false)
+	sql, err := For("", false, false)
 	require.NoError(t, err)
 	return &Claim{SQL: sql, Source: "s", Operation: "o", Key: "k", Tries: 3}
 }

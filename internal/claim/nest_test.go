@@ -12,7 +12,7 @@ import (
 
 func claimOf(t *testing.T, table, key string) *Claim {
 	t.Helper()
-	sql, err := For(table, false)
+	sql, err := For(table, false, false)
 	require.NoError(t, err)
 	return &Claim{SQL: sql, Source: "s", Operation: "o", Key: key}
 }

@@ -104,7 +104,7 @@ func (r *run) beginWithin(ctx context.Context, l *look) (tx pg.OwnTx, fresh bool
 		tx, err = l.begin(ctx, r.db, r.Claim, ins)
 	}
 	if err == nil {
-		if fresh, err = r.wrote(StageClaim, ins); err != nil {
+		if fresh, err = r.claimed(ctx, tx, ins); err != nil {
 			_ = tx.Rollback(ctx)
 		}
 		return tx, fresh, err

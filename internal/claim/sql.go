@@ -128,6 +128,7 @@ const (
 	stmtInsertManyMarked
 	stmtReadMany
 	stmtLock
+	stmtWithdraw
 	statements // how many there are
 )
 
@@ -140,7 +141,7 @@ var written = texts{
 	stmtConfirm: confirmSQL, stmtConfirmMarked: marked(confirmMarkedSQL, 7),
 	stmtFail: failSQL, stmtExtend: extendSQL, stmtEnd: endSQL, stmtRelease: giveUpSQL, stmtVoid: voidSQL, stmtPending: pendingSQL,
 	stmtInsertMany: insertManySQL, stmtInsertManyMarked: marked(insertManySQL, 8), stmtReadMany: readManySQL,
-	stmtLock: lockSQL,
+	stmtLock: lockSQL, stmtWithdraw: withdrawSQL,
 }
 
 type texts [statements]string
@@ -156,6 +157,7 @@ func (t texts) each(f func(string) string) texts {
 // SQL holds the statements on one table.
 type SQL struct {
 	weekly bool // layout Weekly: the last parameter is the key's time
+	spread bool // over the nodes of Citus
 	name   pg.Name
 	table  string // for messages
 	text   texts
@@ -166,8 +168,11 @@ var (
 	plainSQL  = SQL{text: written.each(pg.Pin)}
 	weeklySQL = SQL{text: byWeek(written).each(pg.Pin), weekly: true}
 
+	spreadSQL = SQL{text: bySpread(written).each(pg.Pin), spread: true}
+
 	defaultSQL    = plainSQL.on(pg.Name{Table: pg.DefaultTable})
 	defaultWeekly = weeklySQL.on(pg.Name{Table: pg.DefaultTable})
+	defaultSpread = spreadSQL.on(pg.Name{Table: pg.DefaultTable})
 
 	pinnedWindow, pinnedLimit, pinnedUnlimit = pg.Pin(windowSQL), pg.Pin(limitSQL), pg.Pin(unlimitSQL)
 	pinnedWindowMany                         = pg.Pin(windowManySQL)
@@ -175,11 +180,14 @@ var (
 )
 
 // For returns the statements on the table of this name ("" is [pg.DefaultTable]), or an error that says what is wrong with
-// the name. weekly: the table has layout Weekly.
-func For(table string, weekly bool) (SQL, error) {
+// the name. weekly: the table has layout Weekly. spread: Citus has spread it; the statements are right where it has not.
+func For(table string, weekly, spread bool) (SQL, error) {
 	all, same := plainSQL, defaultSQL
-	if weekly {
+	switch {
+	case weekly:
 		all, same = weeklySQL, defaultWeekly
+	case spread:
+		all, same = spreadSQL, defaultSpread
 	}
 	name, err := pg.TableName(table)
 	switch {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ func connect(t *testing.T) *pgx.Conn {
 func TestPrepare(t *testing.T) {
 	t.Parallel()
 	conn := connect(t)
-	for _, sql := range append(defaultSQL.Texts(), schema.Texts()...) {
+	for _, sql := range slices.Concat(defaultSQL.Texts(), defaultSpread.Texts(), schema.Texts()) {
 		_, err := conn.Prepare(t.Context(), "", sql)
 		require.NoError(t, err, sql)
 	}
@@ -46,7 +47,7 @@ func weeklyConn(t *testing.T) (*pgx.Conn, SQL) {
 		CREATE TABLE w1 PARTITION OF weekly FOR VALUES FROM ('2026-11-23') TO ('2026-11-30');
 		CREATE TABLE w2 PARTITION OF weekly FOR VALUES FROM ('2026-11-30') TO ('2026-12-07')`)
 	require.NoError(t, err)
-	sql, err := For("weekly", true)
+	sql, err := For("weekly", true, false)
 	require.NoError(t, err)
 	return conn, sql
 }
@@ -86,7 +87,7 @@ func TestWeeklyPrunes(t *testing.T) {
 }
 
 func TestTextsAreComplete(t *testing.T) {
-	odd, err := For(`"odd.schema"."ta""ble"`, false)
+	odd, err := For(`"odd.schema"."ta""ble"`, false, false)
 	require.NoError(t, err)
 	for _, sql := range odd.Texts() {
 		require.NotEmpty(t, sql)
@@ -178,7 +179,7 @@ func TestNoTransactionIDs(t *testing.T) {
 	conn := connect(t)
 	_, err := conn.Exec(t.Context(), `ALTER TABLE processed_events ADD COLUMN bucket date`) // of layout Weekly
 	require.NoError(t, err)
-	for _, sql := range append(defaultSQL.Texts(), weeklySQL.Texts()...) {
+	for _, sql := range slices.Concat(defaultSQL.Texts(), defaultSpread.Texts(), weeklySQL.Texts()) {
 		for _, word := range []string{"xmin", "xmax", "ctid", "xact"} {
 			require.NotContains(t, sql, word)
 		}
@@ -196,5 +197,13 @@ func TestNoTransactionIDs(t *testing.T) {
 			_, err := conn.Exec(t.Context(), fmt.Sprintf(`CREATE INDEX ON processed_events ((%s)) WHERE %d = 0`, column, i))
 			require.NoError(t, err, column)
 		}
+	}
+}
+
+// A table of Citus takes no INSERT ... SELECT where VALUES does: it would go through an intermediate result.
+func TestSpreadTakesValues(t *testing.T) {
+	for _, s := range []statement{stmtInsert, stmtInsertMarked, stmtInsertTimed, stmtInsertTimedMarked} {
+		require.NotContains(t, defaultSpread.text[s], "SELECT")
+		require.Contains(t, defaultSpread.text[s], "VALUES")
 	}
 }

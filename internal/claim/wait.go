@@ -89,6 +89,8 @@ func (l *look) failure(f *Failure, c *Claim) *Failure {
 	case !l.last || f.Hint != "":
 	case pgerr.Is(f.Err, "55P03") && !l.lock.Done:
 		f.Hint = "table " + c.SQL.table + " or a partition of it was locked for all of MaxWait; nobody is known to hold the key"
+	case pgerr.Is(f.Err, "57014") && !l.lock.Done && l.spread: // LOCK TABLE waits on each node, where no limit for locks is
+		f.Hint = "table " + c.SQL.table + " was locked on a node for all of MaxWait, or the cluster was too slow; nobody is known to hold the key"
 	case pgerr.Is(f.Err, "57014"):
 		f.Hint = "the server was too slow to claim within MaxWait; nobody is known to hold the key"
 	}

@@ -21,6 +21,9 @@ func (d Door) settings(s Settings) Settings {
 	if s.Table.Layout == dedup.Plain {
 		s.Table.Layout = d.Layout
 	}
+	if d.Spread != "" && s.Table.Spread == "" {
+		s.Table.Spread = "key"
+	}
 	return s
 }
 

@@ -79,7 +79,7 @@ func (s Settings) statements() (claim.SQL, error) {
 	if s.Tries < 0 {
 		return claim.SQL{}, &claim.Failure{Stage: claim.StageSettings, Err: errTries}
 	}
-	sql, err := claim.For(s.Table.Name, s.Table.Layout == dedup.Weekly)
+	sql, err := claim.For(s.Table.Name, s.Table.Layout == dedup.Weekly, s.Table.Spread != "")
 	if err != nil {
 		return claim.SQL{}, &claim.Failure{Stage: claim.StageTable, Err: err}
 	}

@@ -20,6 +20,7 @@ func migrations(name pg.Name) []string {
 func Tables() boxes.Kind {
 	return boxes.Kind{
 		Noun: "inbox", Things: "messages", Done: "handled", Lock: 0x5859ae1182c4651a, Session: true,
+		Torn:  "a failure in between keeps a handler's writes, and the message is handled again",
 		Parse: ParseName, Steps: migrations, Verify: verify,
 	}
 }

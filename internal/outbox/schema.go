@@ -20,6 +20,7 @@ func migrations(name pg.Name) []string {
 func Tables() boxes.Kind {
 	return boxes.Kind{
 		Noun: "outbox", Things: "events", Done: "published", Lock: 0x267215c45b6ac5cf,
+		Torn:  "a failure in between keeps a change, and its event is never published",
 		Parse: ParseName, Steps: migrations, Verify: verify,
 	}
 }

@@ -112,6 +112,8 @@ func (n *nodes) start(ctx context.Context, more map[string]string) error {
 		"shared_preload_libraries": "citus", "citus.node_conninfo": "sslmode=disable", "citus.shard_count": "4",
 		// A daemon of each database looks for deadlocks over nodes and for transactions in doubt.
 		"max_worker_processes": "200", "shared_buffers": "32MB",
+		// A test that sets synchronous_commit has COMMIT wait behind its end, for a standby that is not there.
+		"synchronous_commit": "local", "synchronous_standby_names": "nobody",
 	})
 	maps.Copy(settings, more)
 	var password string

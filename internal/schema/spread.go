@@ -79,6 +79,7 @@ const (
 	byStatements    = "replicated by statements"
 	otherColocation = "colocation"
 	localTable      = "local table"
+	isSpread        = "spread"
 )
 
 // citusSQL tells whether the extension is there. Its catalog cannot be named where it is not.
