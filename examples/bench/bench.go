@@ -19,10 +19,12 @@ import (
 )
 
 const (
-	schemaName = "pgonce_bench"      // of all tables of this program
-	dbosSchema = "pgonce_bench_dbos" // of those that DBOS makes
-	workers    = 8
-	linkTrip   = time.Millisecond
+	schemaName  = "pgonce_bench"      // of all tables of this program
+	dbosSchema  = "pgonce_bench_dbos" // of those that DBOS makes
+	dropSchemas = "DROP SCHEMA IF EXISTS " + schemaName + " CASCADE; DROP SCHEMA IF EXISTS " + dbosSchema + " CASCADE"
+
+	workers  = 8
+	linkTrip = time.Millisecond
 )
 
 // bench is the database that is measured, over several ways to it.
@@ -49,7 +51,7 @@ func (b *bench) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = conn.Exec(ctx, "DROP SCHEMA IF EXISTS "+schemaName+" CASCADE; DROP SCHEMA IF EXISTS "+dbosSchema+" CASCADE; CREATE SCHEMA "+schemaName)
+	_, err = conn.Exec(ctx, dropSchemas+"; CREATE SCHEMA "+schemaName)
 	if err := errors.Join(err, conn.Close(ctx)); err != nil {
 		return err
 	}
@@ -70,7 +72,8 @@ func (b *bench) open(ctx context.Context) error {
 	return b.makeTables(ctx)
 }
 
-// pool opens a pool of n connections. Its size is fixed: a connection that is opened meanwhile would be measured, too.
+// pool opens a pool of n connections. Its size is fixed: a connection that is opened meanwhile would be
+// measured, too.
 func (b *bench) pool(ctx context.Context, n int, change func(*pgx.ConnConfig)) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(b.cfg.dsn)
 	if err != nil {
@@ -116,7 +119,7 @@ func (b *bench) close() error {
 	if err != nil {
 		return err
 	}
-	_, err = conn.Exec(ctx, "DROP SCHEMA IF EXISTS "+schemaName+" CASCADE; DROP SCHEMA IF EXISTS "+dbosSchema+" CASCADE")
+	_, err = conn.Exec(ctx, dropSchemas)
 	return errors.Join(err, conn.Close(ctx))
 }
 
@@ -128,7 +131,8 @@ func (b *bench) describe(ctx context.Context) (page, error) {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
 			for name, path := range map[string]string{
-				"pgx": "github.com/jackc/pgx/v5", "River": "github.com/riverqueue/river", "DBOS": "github.com/dbos-inc/dbos-transact-golang",
+				"pgx": "github.com/jackc/pgx/v5", "River": "github.com/riverqueue/river",
+				"DBOS": "github.com/dbos-inc/dbos-transact-golang",
 			} {
 				if m.Path == path {
 					versions = append(versions, name+" "+m.Version)
@@ -138,8 +142,8 @@ func (b *bench) describe(ctx context.Context) (page, error) {
 	}
 	rows, err := b.one.Query(ctx, `
 		SELECT name || ' ' || current_setting(name)
-		  FROM unnest('{server_version,fsync,synchronous_commit,full_page_writes,wal_level,shared_buffers,max_wal_size}'::text[])
-		       WITH ORDINALITY AS s (name, n) ORDER BY n`)
+		  FROM unnest('{server_version,fsync,synchronous_commit,full_page_writes,wal_level,shared_buffers,
+		                max_wal_size}'::text[]) WITH ORDINALITY AS s (name, n) ORDER BY n`)
 	if err != nil {
 		return p, err
 	}

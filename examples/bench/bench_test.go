@@ -34,11 +34,15 @@ func TestBench(t *testing.T) {
 	t.Logf("%s", text)
 	require.NoFileExists(t, "bench.md")
 	for _, r := range rivals() {
-		require.GreaterOrEqual(t, strings.Count(out.String(), "| "+r.name+" |"), 4, "%s: first delivery, duplicate, and two counts", r.name)
+		require.GreaterOrEqual(t, strings.Count(out.String(), "| "+r.name+" |"), 4,
+			"%s: first delivery, duplicate, and two counts", r.name)
 	}
 	for _, want := range []string{
-		"PostgreSQL: server_version", "| | 1 worker | 8 workers | 1 worker, link of 1 ms |", "### Batches", "### Upsert of one row, stale",
-		"### Upsert of 1,000 rows, new\n", "| control | ± ", "| River |", "| DBOS |", "| `Run`, MaxWait 1 ms |", "| Weekly | UUIDv7 | 1000 |", "| Hash(8) | random |",
+		"PostgreSQL: server_version", "| | 1 worker | 8 workers | 1 worker, link of 1 ms |",
+		"### Batches", "### Upsert of one row, stale",
+		"### Upsert of 1,000 rows, new\n", "| control | ± ",
+		"| River |", "| DBOS |", "| `Run`, MaxWait 1 ms |", "| Weekly | UUIDv7 | 1000 |",
+		"| Hash(8) | random |",
 	} {
 		require.Contains(t, out.String(), want)
 	}
@@ -69,7 +73,7 @@ func TestCounts(t *testing.T) {
 	dsn, stop, err := local{}.start(ctx, true) // nobody else writes there: the log is measured
 	require.NoError(t, err)
 	defer func() { require.NoError(t, stop()) }()
-	b, err := open(ctx, config{dsn: dsn, messages: 100}, io.Discard)
+	b, err := open(ctx, config{dsn: dsn, messages: 60}, io.Discard)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, b.close()) }()
 	var p page

@@ -49,9 +49,11 @@ func (b *bench) comparisons(ctx context.Context) ([]comparison, error) {
 		}})
 	}
 	batches := comparison{
-		title: "Batches", about: "New keys and their effects, by the message. An operation is a batch; the reference takes one message at a time.",
+		title: "Batches", about: "New keys and their effects, by the message. " +
+			"An operation is a batch; the reference takes one message at a time.",
 		ways: []way{
-			first.ways[0], {"`DoMany` of 100, effects as one pgx.Batch", 100, many(100, pipelined)},
+			first.ways[0],
+			{"`DoMany` of 100, effects as one pgx.Batch", 100, many(100, pipelined)},
 			{"`DoMany` of 1,000, effects as one pgx.Batch", 1000, many(1000, pipelined)},
 			{"`DoMany` of 1,000, effects as one statement", 1000, many(1000, unnested)},
 		},
@@ -106,7 +108,8 @@ func pipelined(ctx context.Context, tx pgx.Tx, ids []string) error {
 
 // unnested sends one statement for all.
 func unnested(ctx context.Context, tx pgx.Tx, ids []string) error {
-	_, err := tx.Exec(ctx, `INSERT INTO bench_effects (id, amount) SELECT id, 1200::int FROM unnest($1::text[]) AS e (id)`, ids)
+	_, err := tx.Exec(ctx, `INSERT INTO bench_effects (id, amount)
+		SELECT id, 1200::int FROM unnest($1::text[]) AS e (id)`, ids)
 	return err
 }
 
@@ -120,7 +123,8 @@ type status struct {
 const guard = ` ON CONFLICT (id) DO UPDATE SET status = excluded.status, at = excluded.at, rank = excluded.rank
 	WHERE (t.at, t.rank) < (excluded.at, excluded.rank)`
 
-// upserts compares package upsert with the statement that one would write by hand. That one does not say what it did.
+// upserts compares package upsert with the statement that one would write by hand. That one does not say what it
+// did.
 func (b *bench) upserts(ctx context.Context) ([]comparison, error) {
 	stmt := upsert.Into[status]("bench_status").OnConflict("id").Set("status").Version("at", "rank").MustBuild()
 	byStmt := func(ctx context.Context, db *pgxpool.Pool, rows []status, want upsert.Outcome) error {
@@ -133,7 +137,8 @@ func (b *bench) upserts(ctx context.Context) ([]comparison, error) {
 	}
 	bare := func(ctx context.Context, db *pgxpool.Pool, rows []status, _ upsert.Outcome) error {
 		r := rows[0]
-		_, err := db.Exec(ctx, `INSERT INTO bench_status_hand AS t (id, status, at, rank) VALUES ($1::text, $2::text, $3::timestamptz, $4::int)`+guard,
+		_, err := db.Exec(ctx, `INSERT INTO bench_status_hand AS t (id, status, at, rank)
+			VALUES ($1::text, $2::text, $3::timestamptz, $4::int)`+guard,
 			r.ID, r.Status, r.At, r.Rank)
 		return err
 	}
@@ -145,12 +150,14 @@ func (b *bench) upserts(ctx context.Context) ([]comparison, error) {
 		return err
 	}
 	bareMany := func(ctx context.Context, db *pgxpool.Pool, rows []status, _ upsert.Outcome) error {
-		ids, states, ats, ranks := make([]string, len(rows)), make([]string, len(rows)), make([]time.Time, len(rows)), make([]int, len(rows))
+		n := len(rows)
+		ids, states, ats, ranks := make([]string, n), make([]string, n), make([]time.Time, n), make([]int, n)
 		for i, r := range rows {
 			ids[i], states[i], ats[i], ranks[i] = r.ID, r.Status, r.At, r.Rank
 		}
 		_, err := db.Exec(ctx, `INSERT INTO bench_status_hand AS t (id, status, at, rank)
-			SELECT id, status, at, rank FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::int[]) AS e (id, status, at, rank)`+guard,
+			SELECT id, status, at, rank
+			  FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::int[]) AS e (id, status, at, rank)`+guard,
 			ids, states, ats, ranks)
 		return err
 	}
@@ -174,7 +181,9 @@ func (b *bench) upserts(ctx context.Context) ([]comparison, error) {
 	}
 
 	type call = func(context.Context, *pgxpool.Pool, []status, upsert.Outcome) error
-	operation := func(do call, n int, row func(i int) status, want upsert.Outcome) func(context.Context, *pgxpool.Pool) error {
+	operation := func(
+		do call, n int, row func(i int) status, want upsert.Outcome,
+	) func(context.Context, *pgxpool.Pool) error {
 		return func(ctx context.Context, db *pgxpool.Pool) error {
 			rows, from := make([]status, n), rand.IntN(known-n+1)
 			for i := range rows {
@@ -190,12 +199,17 @@ func (b *bench) upserts(ctx context.Context) ([]comparison, error) {
 		row  func(i int) status
 		want upsert.Outcome
 	}{
-		{"new", 1, fresh, upsert.Inserted}, {"newer", 1, newer, upsert.Updated}, {"stale", 1, stale, upsert.Stale},
-		{"new", 1000, fresh, upsert.Inserted}, {"newer", 1000, newer, upsert.Updated}, {"stale", 1000, stale, upsert.Stale},
+		{"new", 1, fresh, upsert.Inserted},
+		{"newer", 1, newer, upsert.Updated},
+		{"stale", 1, stale, upsert.Stale},
+		{"new", 1000, fresh, upsert.Inserted},
+		{"newer", 1000, newer, upsert.Updated},
+		{"stale", 1000, stale, upsert.Stale},
 	} {
 		if c.n == 1 {
 			all = append(all, comparison{
-				title: "Upsert of one row, " + c.what, about: "The bare statement has the same guard, and does not say what it did.",
+				title: "Upsert of one row, " + c.what,
+				about: "The bare statement has the same guard, and does not say what it did.",
 				ways: []way{
 					{"the bare statement", 1, operation(bare, 1, c.row, c.want)},
 					{"`upsert` Exec", 1, operation(byStmt, 1, c.row, c.want)},
@@ -205,7 +219,8 @@ func (b *bench) upserts(ctx context.Context) ([]comparison, error) {
 		}
 		all = append(all, comparison{
 			title: "Upsert of 1,000 rows, " + c.what,
-			about: "An operation is 1,000 rows. The bare statement is one upsert over `unnest`: it fails where a key is there twice, and can deadlock with another.",
+			about: "An operation is 1,000 rows. The bare statement is one upsert over `unnest`: " +
+				"it fails where a key is there twice, and can deadlock with another.",
 			ways: []way{
 				{"the bare statement", c.n, operation(bareMany, c.n, c.row, c.want)},
 				{"`upsert` ExecMany", c.n, operation(byStmtMany, c.n, c.row, c.want)},
@@ -218,7 +233,8 @@ func (b *bench) upserts(ctx context.Context) ([]comparison, error) {
 // ascending returns a UUIDv7 of now: such keys follow each other, and meet at one end of an index.
 func ascending() string {
 	var b [16]byte
-	binary.BigEndian.PutUint64(b[:], uint64(time.Now().UnixMilli())<<16|uint64(rand.Uint32()&0xfff)|0x7000) //nolint:gosec // after 1970
+	millis := uint64(time.Now().UnixMilli()) //nolint:gosec // after 1970
+	binary.BigEndian.PutUint64(b[:], millis<<16|uint64(rand.Uint32()&0xfff)|0x7000)
 	binary.BigEndian.PutUint64(b[8:], rand.Uint64()>>2|1<<63)
 	return uuidText(b)
 }

@@ -26,16 +26,21 @@ type count struct {
 }
 
 const (
-	copies     = 4                    // deliveries of each message
+	copies    = 4 // deliveries of each message
+	dropIndex = `DROP INDEX IF EXISTS bench_effects_id`
+
 	crashEvery = 5                    // one message in so many
 	work       = time.Millisecond / 2 // that the handler does between the claim and its effect
 )
 
-// counts has each rival handle messages that come four times each, from eight workers at once. At one message in five the
-// process that first comes to the effect dies: its connection is cut and nothing of it runs on. What got no answer comes again.
+// counts has each rival handle messages that come four times each, from eight workers at once. At one message in
+// five the process that first comes to the effect dies: its connection is cut and nothing of it runs on. What
+// got no answer comes again.
 func (b *bench) counts(ctx context.Context, p *page) error {
 	for _, isolation := range []string{"read committed", "repeatable read"} {
-		pool, err := b.pool(ctx, workers, func(c *pgx.ConnConfig) { c.RuntimeParams["default_transaction_isolation"] = isolation })
+		pool, err := b.pool(ctx, workers, func(c *pgx.ConnConfig) {
+			c.RuntimeParams["default_transaction_isolation"] = isolation
+		})
 		if err != nil {
 			return err
 		}
@@ -56,10 +61,11 @@ func (b *bench) counts(ctx context.Context, p *page) error {
 
 func (b *bench) count(ctx context.Context, db *pgxpool.Pool, r rival, messages int) (count, error) {
 	c := count{rival: r.name, says: r.says, messages: messages}
-	if _, err := b.one.Exec(ctx, `DROP INDEX IF EXISTS bench_effects_id; TRUNCATE bench_effects; CREATE INDEX bench_effects_id ON bench_effects (id)`); err != nil {
+	_, err := b.one.Exec(ctx, dropIndex+`; TRUNCATE bench_effects; CREATE INDEX bench_effects_id ON bench_effects (id)`)
+	if err != nil {
 		return c, err
 	}
-	defer b.one.Exec(context.WithoutCancel(ctx), `DROP INDEX IF EXISTS bench_effects_id`) //nolint:errcheck // the next use drops it, too
+	defer b.one.Exec(context.WithoutCancel(ctx), dropIndex) //nolint:errcheck // the next use drops it, too
 
 	prefix := ascending() + "_"
 	var mu sync.Mutex
@@ -136,7 +142,7 @@ func (b *bench) count(ctx context.Context, db *pgxpool.Pool, r rival, messages i
 	if firstErr != nil {
 		return c, firstErr
 	}
-	err := b.one.QueryRow(ctx, `
+	err = b.one.QueryRow(ctx, `
 		SELECT $1::int - count(*), count(*) FILTER (WHERE n > 1)
 		  FROM (SELECT count(*) FROM bench_effects WHERE starts_with(id, $2::text) GROUP BY id) AS e (n)`,
 		messages, prefix).Scan(&c.lost, &c.doubled)
@@ -160,8 +166,8 @@ func deliverIn(ctx context.Context, db *pgxpool.Pool, r rival, m message) (died 
 	return died, err
 }
 
-// walOfDuplicates returns how many bytes of the write-ahead log a duplicate costs. Others write on a server that is not this
-// program's own: so it is the least of a few rounds.
+// walOfDuplicates returns how many bytes of the write-ahead log a duplicate costs. Others write on a server that
+// is not this program's own: so it is the least of a few rounds.
 func (b *bench) walOfDuplicates(ctx context.Context, db *pgxpool.Pool, r rival, m message) (int64, error) {
 	const rounds, each = 5, 20
 	least := int64(-1)
@@ -176,7 +182,8 @@ func (b *bench) walOfDuplicates(ctx context.Context, db *pgxpool.Pool, r rival, 
 			}
 		}
 		var n int64
-		if err := b.one.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - $1::text::pg_lsn)::bigint`, from).Scan(&n); err != nil {
+		err := b.one.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - $1::text::pg_lsn)::bigint`, from).Scan(&n)
+		if err != nil {
 			return 0, err
 		}
 		if n /= each; least < 0 || n < least {

@@ -94,7 +94,9 @@ func medianBy(all []hotFigure, get func(hotFigure) float64) float64 {
 	return values[len(values)/2]
 }
 
-func hotRound(ctx context.Context, pool *pgxpool.Pool, deliver func(context.Context, message) (answer, error)) (f hotFigure, err error) {
+func hotRound(
+	ctx context.Context, pool *pgxpool.Pool, deliver func(context.Context, message) (answer, error),
+) (f hotFigure, err error) {
 	m := message{id: ascending(), between: func(pgx.Tx) { time.Sleep(hotWork) }}
 	var mu sync.Mutex
 	var wg sync.WaitGroup

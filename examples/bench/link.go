@@ -12,8 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// startLink starts a proxy before the server, over which a round trip takes that much longer. What it returns makes a
-// configuration use it. The program sees the link that an application in another room sees; the server's own work is as before.
+// startLink starts a proxy before the server, over which a round trip takes that much longer. What it returns
+// makes a configuration use it. The program sees the link that an application in another room sees; the server's
+// own work is as before.
 func startLink(server *pgx.ConnConfig, trip time.Duration) (use func(*pgx.ConnConfig), stop func(), err error) {
 	network, address := pgconn.NetworkAddress(server.Host, server.Port)
 	door, err := net.Listen("tcp", "127.0.0.1:0")

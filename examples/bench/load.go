@@ -38,8 +38,9 @@ type loadTable struct {
 	took  [][]time.Duration // by number of workers
 }
 
-// load measures how many claims a second the server takes, each with an effect of one row and a COMMIT of its own: by layout, by
-// the order of the keys, by the size of the table and by the number of workers. The tables take turns.
+// load measures how many claims a second the server takes, each with an effect of one row and a COMMIT of its
+// own: by layout, by the order of the keys, by the size of the table and by the number of workers. The tables
+// take turns.
 func (b *bench) load(ctx context.Context, p *page) error {
 	tables, err := b.loadTables(ctx)
 	if err != nil {
@@ -101,7 +102,8 @@ func (b *bench) loadTables(ctx context.Context) (all []*loadTable, err error) {
 	}
 	// The stored keys spread over the last 28 days, as far as they say so.
 	orders := []order{
-		{"UUIDv7", `lpad(to_hex(trunc(extract(epoch FROM t) * 1000)::bigint), 12, '0') || '7' || substr(md5(n::text), 1, 3) || 'a' || substr(md5(n::text), 4, 15)`, ascending},
+		{"UUIDv7", `lpad(to_hex(trunc(extract(epoch FROM t) * 1000)::bigint), 12, '0') || '7' ||
+			substr(md5(n::text), 1, 3) || 'a' || substr(md5(n::text), 4, 15)`, ascending},
 		{"random", `overlay(overlay(md5(n::text || random()::text) PLACING '4' FROM 13) PLACING 'a' FROM 17)`, scattered},
 	}
 	for _, rows := range b.cfg.rows {
@@ -121,12 +123,14 @@ func (b *bench) loadTables(ctx context.Context) (all []*loadTable, err error) {
 				}
 				columns, values := "", ""
 				if layout.Layout == dedup.Weekly {
-					columns, values = ", event_time, bucket", ", date_trunc('milliseconds', t), date_trunc('week', t AT TIME ZONE 'UTC')::date"
+					columns = ", event_time, bucket"
+					values = ", date_trunc('milliseconds', t), date_trunc('week', t AT TIME ZONE 'UTC')::date"
 				}
 				_, err := b.one.Exec(ctx, fmt.Sprintf(`
 					INSERT INTO %s (source, operation, key%s)
 					SELECT 'bench', 'book-payment', k::uuid::text%s
-					  FROM generate_series(1, $1::int) AS n, LATERAL (SELECT now() - ($1::int - n)::float8 / $1::int * interval '28 days') AS x (t),
+					  FROM generate_series(1, $1::int) AS n,
+					       LATERAL (SELECT now() - ($1::int - n)::float8 / $1::int * interval '28 days') AS x (t),
 					       LATERAL (SELECT %s) AS y (k)`, t.table.Name, columns, values, o.sql), rows)
 				if err != nil {
 					return nil, err
@@ -136,7 +140,8 @@ func (b *bench) loadTables(ctx context.Context) (all []*loadTable, err error) {
 				}
 				err = b.one.QueryRow(ctx, `
 					SELECT pg_size_pretty(sum(pg_table_size(relid))) || ' and ' || pg_size_pretty(sum(pg_indexes_size(relid)))
-					  FROM (SELECT $1::text::regclass UNION SELECT relid FROM pg_partition_tree($1::text::regclass) WHERE isleaf) AS parts (relid)`,
+					  FROM (SELECT $1::text::regclass UNION 
+					        SELECT relid FROM pg_partition_tree($1::text::regclass) WHERE isleaf) AS parts (relid)`,
 					t.table.Name).Scan(&t.size)
 				if err != nil {
 					return nil, err
@@ -149,7 +154,9 @@ func (b *bench) loadTables(ctx context.Context) (all []*loadTable, err error) {
 }
 
 // claims has workers claim new keys for a time, and returns how many a second, and the time of each.
-func claims(ctx context.Context, db *pgxpool.Pool, t loadTable, workers int, lasts time.Duration) (rate float64, took []time.Duration, err error) {
+func claims(
+	ctx context.Context, db *pgxpool.Pool, t loadTable, workers int, lasts time.Duration,
+) (rate float64, took []time.Duration, err error) {
 	once := idem.Once{Table: t.table}
 	var mu sync.Mutex
 	var wg sync.WaitGroup

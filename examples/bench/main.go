@@ -1,11 +1,13 @@
-// Command bench measures pgonce beside the same work by hand, beside the usual other ways to do something once, and beside
-// River and DBOS. It counts what each of them lost or did twice, and prints one page of Markdown and one drawing.
+// Command bench measures pgonce beside the same work by hand, beside the usual other ways to do something once,
+// and beside River and DBOS. It counts what each of them lost or did twice, and prints one page of Markdown and
+// one drawing.
 //
 //	go run ./examples/bench
 //	go run ./examples/bench -dsn 'postgres://me@localhost/mine' -parts load -rows 1000000,10000000
 //
-// README.md in this folder says what is measured and how to read it. The program works in two schemas of its own, which it
-// drops at the end. The exit code is 0 where everything was measured and no count of pgonce's is other than 0.
+// README.md in this folder says what is measured and how to read it. The program works in two schemas of its
+// own, which it drops at the end. The exit code is 0 where everything was measured and no count of pgonce's is
+// other than 0.
 package main
 
 import (
@@ -47,16 +49,19 @@ type local struct{}
 
 func main() {
 	cfg := config{least: 20, loadWorks: []int{1, 8}}
-	flag.StringVar(&cfg.dsn, "dsn", "", "`database` to measure; without it a private server is started, with PostgreSQL's own settings")
+	flag.StringVar(&cfg.dsn, "dsn", "", "`database` to measure; without it\n"+
+		" a private server is started, with PostgreSQL's own settings")
 	flag.StringVar(&cfg.out, "out", "bench", "`file` to write, without its end: .md and .svg are added")
-	flag.BoolVar(&cfg.fast, "fast", false, "the private server does not wait for the disk: the cost of the code shows, not that of the disk")
+	flag.BoolVar(&cfg.fast, "fast", false, "the private server does not wait for the disk:\n"+
+		"the cost of the code shows, not that of the disk")
 	parts := flag.String("parts", allParts, "what to do")
 	flag.DurationVar(&cfg.each, "each", 15*time.Second, "time for each comparison under each condition")
 	flag.IntVar(&cfg.messages, "messages", 1000, "messages for the counts of each way")
-	flag.IntVar(&cfg.turns, "turns", 9, "turns of the queues, and of the load")
+	flag.IntVar(&cfg.turns, "turns", 7, "turns of the queues, and of the load")
 	flag.IntVar(&cfg.ids, "ids", 200, "messages in a turn of the queues")
 	flag.IntVar(&cfg.rounds, "rounds", 51, "rounds of the hot key")
-	rows := flag.String("rows", "10000,1000000", "sizes of the load's tables; 10 million rows of each table are 20 GB in all")
+	rows := flag.String("rows", "10000,1000000", "sizes of the load's tables;\n"+
+		"10 million rows of each table are 20 GB in all")
 	flag.DurationVar(&cfg.turn, "turn", 2*time.Second, "time of a turn of the load")
 	flag.DurationVar(&cfg.warm, "warm", 5*time.Second, "load on each table before its first turn")
 	flag.Parse()

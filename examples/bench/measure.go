@@ -54,10 +54,12 @@ const (
 	fifths     = 5 // parts of a run that the control is looked for in
 )
 
-// under measures a comparison. The ways take turns, in an order that chance makes anew each time, so that what else the machine
-// does falls on all ways alike. A turn is one operation; of several workers, who all do the same at once, it is a few of each. The
-// first way takes part twice: the second is the control.
-func (c comparison) under(ctx context.Context, cond condition, each time.Duration, least int) ([]figure, float64, error) {
+// under measures a comparison. The ways take turns, in an order that chance makes anew each time, so that what
+// else the machine does falls on all ways alike. A turn is one operation; of several workers, who all do the
+// same at once, it is a few of each. The first way takes part twice: the second is the control.
+func (c comparison) under(
+	ctx context.Context, cond condition, each time.Duration, least int,
+) ([]figure, float64, error) {
 	ways := append(slices.Clone(c.ways), c.ways[0])
 	took := make([][][]time.Duration, cond.workers) // by worker, way and operation
 	for w := range took {
@@ -122,7 +124,8 @@ func turn(ctx context.Context, cond condition, w way) (took [][]time.Duration, a
 	return took, time.Since(begun), errors.Join(errs...)
 }
 
-// controlOf compares the first way with itself, in parts of the run, and returns the largest difference: 0.03 is 3 %.
+// controlOf compares the first way with itself, in parts of the run, and returns the largest difference: 0.03 is
+// 3 %.
 func controlOf(took [][][]time.Duration) float64 {
 	last, largest := len(took[0])-1, 0.0
 	for n := range fifths {

@@ -89,11 +89,13 @@ func (b *bench) queues(ctx context.Context, p *page) (err error) {
 		{"`idem.Run`", "the effect in the call; no queue, no retry after the call, no record of what failed", ours},
 		{"`idem.Run`, again", "the control", ours},
 		{
-			"River", "a unique job, worked once it is committed, JobCompleteTx in the effect's transaction. It also keeps jobs that fail, " +
+			"River", "a unique job, worked once it is committed, JobCompleteTx in the effect's transaction. " +
+				"It also keeps jobs that fail, " +
 				"retries them on a schedule, and has priorities, cancellation and a dashboard", jobs,
 		},
 		{
-			"DBOS", "a workflow with the message's id, RunAsTransaction on the system's own database. It also records every step, resumes " +
+			"DBOS", "a workflow with the message's id, RunAsTransaction on the system's own database. " +
+				"It also records every step, resumes " +
 				"a workflow after a crash, keeps inputs and outputs, and waits for timers and signals", flows,
 		},
 	}
@@ -138,7 +140,9 @@ func (b *bench) queues(ctx context.Context, p *page) (err error) {
 }
 
 // turnOf delivers each of some messages twice, and waits until every effect is committed.
-func (b *bench) turnOf(ctx context.Context, q queue, done *finished) (took time.Duration, waits []time.Duration, lost, doubled int, err error) {
+func (b *bench) turnOf(
+	ctx context.Context, q queue, done *finished,
+) (took time.Duration, waits []time.Duration, lost, doubled int, err error) {
 	n := b.cfg.ids
 	prefix := ascending() + "_"
 	var order []string
@@ -225,7 +229,9 @@ func (w *paymentWorker) Work(ctx context.Context, job *river.Job[payment]) error
 	return err
 }
 
-func startRiver(ctx context.Context, pool *pgxpool.Pool, done *finished) (deliver func(context.Context, string) error, stop func(), err error) {
+func startRiver(
+	ctx context.Context, pool *pgxpool.Pool, done *finished,
+) (deliver func(context.Context, string) error, stop func(), err error) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: quiet})
 	if err != nil {
@@ -260,9 +266,12 @@ func startRiver(ctx context.Context, pool *pgxpool.Pool, done *finished) (delive
 	}, nil
 }
 
-func startDBOS(ctx context.Context, pool *pgxpool.Pool, done *finished) (deliver func(context.Context, string) error, stop func(), err error) {
+func startDBOS(
+	ctx context.Context, pool *pgxpool.Pool, done *finished,
+) (deliver func(context.Context, string) error, stop func(), err error) {
 	dctx, err := dbos.NewContext(ctx, dbos.Config{
-		AppName: "bench", SystemDBPool: pool, DatabaseSchema: dbosSchema, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		AppName: "bench", SystemDBPool: pool, DatabaseSchema: dbosSchema,
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		return nil, nil, err
@@ -286,8 +295,8 @@ func startDBOS(ctx context.Context, pool *pgxpool.Pool, done *finished) (deliver
 		return nil, nil, err
 	}
 	deliver = func(_ context.Context, id string) error {
-		// It is recorded now, and goes on whatever becomes of us. To wait for the result would be slower: of a workflow that
-		// another delivery has started, it is looked for once a second.
+		// It is recorded now, and goes on whatever becomes of us. To wait for the result would be slower: of a workflow
+		// that another delivery has started, it is looked for once a second.
 		_, err := dbos.RunWorkflow(dctx, flow, id, dbos.WithWorkflowID(id))
 		return err
 	}

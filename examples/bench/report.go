@@ -23,7 +23,8 @@ type page struct {
 func (p page) wrong() (err error) {
 	for _, c := range p.counts {
 		if strings.Contains(c.rival, "idem.") && c.lost+c.doubled+c.wrong > 0 {
-			err = errors.Join(err, fmt.Errorf("%s, %s: %d lost, %d doubled, %d wrong answers", c.rival, c.isolation, c.lost, c.doubled, c.wrong))
+			err = errors.Join(err, fmt.Errorf("%s, %s: %d lost, %d doubled, %d wrong answers",
+				c.rival, c.isolation, c.lost, c.doubled, c.wrong))
 		}
 	}
 	for _, q := range p.queues {
@@ -48,9 +49,12 @@ func (p page) markdown() string {
 	}
 	if len(p.results) > 0 {
 		line("\n## Time\n")
-		line("The ways of a table took turns: one operation each, of 8 workers ten each. A factor is how many times as fast as the first way a message was done, " +
-			"by the medians of all operations; then come the median and the 99th percentile of an operation, and messages a second of all workers together, " +
-			"in the turns of this way. The first way was measured twice: the control is how far it lay from itself, in the worst fifth of the run. " +
+		line("The ways of a table took turns: one operation each, of 8 workers ten each. " +
+			"A factor is how many times as fast as the first way a message was done, " +
+			"by the medians of all operations; then come the median and the " +
+			"99th percentile of an operation, and messages a second of all workers together, " +
+			"in the turns of this way. The first way was measured twice: " +
+			"the control is how far it lay from itself, in the worst fifth of the run. " +
 			"A factor inside of it is written as `=`.")
 	}
 	for _, r := range p.results {
@@ -89,13 +93,17 @@ func (p page) writeCounts(line func(string, ...any)) {
 		return
 	}
 	c := p.counts[0]
-	line("\n## Counted\n\n%d messages for each way, each delivered %d times by %d workers at once. At one in %d the process that first came to the "+
+	line("\n## Counted\n\n%d messages for each way, each delivered %d times by %d workers at once. "+
+		"At one in %d the process that first came to the "+
 		"effect died there: connection cut, no code of it ran on. What got no answer, or an error, was delivered again. "+
-		"Lost: no effect in the end. Doubled: more than one. Wrong: an answer that acknowledges, while no effect is committed. "+
-		"Failed: deliveries that got an error. WAL: what a duplicate writes, in bytes.\n", c.messages, copies, workers, crashEvery)
+		"Lost: no effect in the end. Doubled: more than one. "+
+		"Wrong: an answer that acknowledges, while no effect is committed. "+
+		"Failed: deliveries that got an error. WAL: what a duplicate writes, in bytes.\n",
+		c.messages, copies, workers, crashEvery)
 	line("| | isolation | lost | doubled | wrong | failed | crashes | WAL | how |\n|---|---|---|---|---|---|---|---|---|")
 	for _, c := range p.counts {
-		line("| %s | %s | %d | %d | %d | %d | %d | %d | %s |", c.rival, c.isolation, c.lost, c.doubled, c.wrong, c.failed, c.crashes, c.wal, c.says)
+		line("| %s | %s | %d | %d | %d | %d | %d | %d | %s |",
+			c.rival, c.isolation, c.lost, c.doubled, c.wrong, c.failed, c.crashes, c.wal, c.says)
 	}
 }
 
@@ -103,13 +111,15 @@ func (p page) writeQueues(line func(string, ...any)) {
 	if len(p.queues) == 0 {
 		return
 	}
-	line("\n## From the delivery to the effect\n\nEach message delivered twice, in an order by chance, by %d workers at once; the systems took turns. "+
+	line("\n## From the delivery to the effect\n\nEach message delivered twice, in an order by chance, "+
+		"by %d workers at once; the systems took turns. "+
 		"The rate is deliveries a second until the last effect was committed. Times as long: the median over the turns; "+
 		"the control lay within ± %.1f %%. The times are from the first delivery of a message to its effect. "+
 		"The systems do more than pgonce: the last column says what.\n", workers, 100*p.queueControl)
 	line("| | deliveries/s | times as long | p50 | p99 | lost | doubled | what it is |\n|---|---|---|---|---|---|---|---|")
 	for _, q := range p.queues {
-		line("| %s | %.0f | %s | %v | %v | %d | %d | %s |", q.name, q.rate, times(q.ratio), rounded(q.p50), rounded(q.p99), q.lost, q.doubled, q.says)
+		line("| %s | %.0f | %s | %v | %v | %d | %d | %s |",
+			q.name, q.rate, times(q.ratio), rounded(q.p50), rounded(q.p99), q.lost, q.doubled, q.says)
 	}
 }
 
@@ -117,9 +127,11 @@ func (p page) writeHot(line func(string, ...any)) {
 	if len(p.hot) == 0 {
 		return
 	}
-	line("\n## One hot key\n\n%d deliveries of one new key at once, from a pool of %d connections; the effect takes %v. What is in progress comes again "+
+	line("\n## One hot key\n\n%d deliveries of one new key at once, from a pool of %d connections; the effect takes %v. "+
+		"What is in progress comes again "+
 		"after %v. Medians of %d rounds, in turns.\n", hotDeliveries, hotDeliveries, hotWork, hotPause, p.hot[0].rounds)
-	line("| | connections at once | connections x ms held | all had an answer | all acknowledged | \"in progress\", a round | effects, all rounds |")
+	line("| | connections at once | connections x ms held | all had an answer | all acknowledged | " +
+		"\"in progress\", a round | effects, all rounds |")
 	line("|---|---|---|---|---|---|---|")
 	for _, h := range p.hot {
 		line("| %s | %d | %.0f | %v | %v | %.0f | %d |", h.name, h.peak, 1000*h.held, rounded(h.first), rounded(h.last),
@@ -131,7 +143,8 @@ func (p page) writeLoads(line func(string, ...any)) {
 	if len(p.loads) == 0 {
 		return
 	}
-	line("\n## Claims a second\n\n`Run`, with an effect of one row. The tables took turns. The factor is of the first row's rate, with as many workers: " +
+	line("\n## Claims a second\n\n`Run`, with an effect of one row. The tables took turns. " +
+		"The factor is of the first row's rate, with as many workers: " +
 		"the median over the turns.\n")
 	head := "| layout | keys | rows before | table and index |"
 	for _, r := range p.loads[0].rates {

@@ -51,7 +51,8 @@ type rival struct {
 func rivals() []rival {
 	return append([]rival{
 		{
-			name: "by hand", says: "BEGIN; INSERT ... ON CONFLICT DO NOTHING; the effect or, for no row, a SELECT; COMMIT or ROLLBACK",
+			name:  "by hand",
+			says:  "BEGIN; INSERT ... ON CONFLICT DO NOTHING; the effect or, for no row, a SELECT; COMMIT or ROLLBACK",
 			table: "bench_hand", deliver: byHand,
 		},
 		{name: "`idem.Do`", says: "in a transaction of the caller's", table: "bench_do", deliver: do},
@@ -132,7 +133,8 @@ func others() []rival {
 	}
 	return []rival{
 		{
-			name: "select, then insert", says: "SELECT the key; where it is not there INSERT it and do the effect, in one transaction",
+			name:  "select, then insert",
+			says:  "SELECT the key; where it is not there INSERT it and do the effect, in one transaction",
 			table: "bench_select", sql: loose("bench_select"),
 			deliver: func(ctx context.Context, db *pgxpool.Pool, m message) (answer, error) {
 				return inTx(ctx, db, func(tx pgx.Tx) (answer, error) { return lookFirst(ctx, tx, "bench_select", m) })
@@ -143,7 +145,8 @@ func others() []rival {
 			table: "bench_lock", sql: loose("bench_lock"),
 			deliver: func(ctx context.Context, db *pgxpool.Pool, m message) (answer, error) {
 				return inTx(ctx, db, func(tx pgx.Tx) (answer, error) {
-					if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1::text, 0::bigint))`, m.id); err != nil {
+					_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1::text, 0::bigint))`, m.id)
+					if err != nil {
 						return 0, err
 					}
 					return lookFirst(ctx, tx, "bench_lock", m)

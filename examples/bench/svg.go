@@ -18,14 +18,16 @@ func (p page) svg() string {
 	var b strings.Builder
 	y := 40
 	text := func(x, y int, anchor, style, s string) {
-		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="%s" %s>%s</text>`+"\n", x, y, anchor, style, html.EscapeString(strings.ReplaceAll(s, "`", "")))
+		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="%s" %s>%s</text>`+"\n",
+			x, y, anchor, style, html.EscapeString(strings.ReplaceAll(s, "`", "")))
 	}
 	x := func(ratio float64) float64 {
 		ratio = min(max(ratio, svgLowest), svgHigh)
 		return svgLeft + svgWidth*math.Log(ratio/svgLowest)/math.Log(svgHigh/svgLowest)
 	}
 	colours := []string{"#1f6f8b", "#e08e45", "#7a5195"}
-	text(svgLeft, 20, "start", `font-size="15" font-weight="bold"`, "How many times as fast as the first way of each group")
+	text(svgLeft, 20, "start", `font-size="15" font-weight="bold"`,
+		"How many times as fast as the first way of each group")
 	for _, r := range p.results {
 		top := y
 		text(10, y+10, "start", `font-weight="bold"`, r.title)
@@ -36,7 +38,8 @@ func (p page) svg() string {
 				from, to := min(x(1), x(f.ratio)), max(x(1), x(f.ratio))
 				fmt.Fprintf(&b, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"><title>%s</title></rect>`+"\n",
 					from, y, max(to-from, 1), svgBar-1, colours[n%len(colours)],
-					html.EscapeString(fmt.Sprintf("%s, %s: %s, p50 %v, p99 %v", w.name, r.conditions[n], times(f.ratio), rounded(f.p50), rounded(f.p99))))
+					html.EscapeString(fmt.Sprintf("%s, %s: %s, p50 %v, p99 %v",
+						w.name, r.conditions[n], times(f.ratio), rounded(f.p50), rounded(f.p99))))
 				if i > 0 {
 					text(int(max(to, x(1)))+4, y+svgBar-1, "start", `font-size="9"`, times(f.ratio))
 				}
@@ -45,7 +48,8 @@ func (p page) svg() string {
 			y += svgGap
 		}
 		for _, mark := range []float64{0.5, 1, 2, 10, 100} {
-			fmt.Fprintf(&b, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="#999" stroke-width="%.1f" stroke-dasharray="2 3"/>`+"\n",
+			fmt.Fprintf(&b, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" `+
+				`stroke="#999" stroke-width="%.1f" stroke-dasharray="2 3"/>`+"\n",
 				x(mark), x(mark), top+14, y-svgGap, map[bool]float64{true: 1.5, false: 0.5}[mark == 1])
 			text(int(x(mark)), y+5, "middle", `font-size="9" fill="#666"`, fmt.Sprintf("%g ×", mark))
 		}
@@ -53,7 +57,8 @@ func (p page) svg() string {
 	}
 	if len(p.results) > 0 {
 		for n, c := range p.results[0].conditions {
-			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="12" height="8" fill="%s"/>`+"\n", svgLeft+n*190, y, colours[n%len(colours)])
+			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="12" height="8" fill="%s"/>`+"\n",
+				svgLeft+n*190, y, colours[n%len(colours)])
 			text(svgLeft+16+n*190, y+8, "start", "", c)
 		}
 		y += 22
@@ -62,7 +67,9 @@ func (p page) svg() string {
 		text(10, y+8, "start", `font-size="9" fill="#666"`, s)
 		y += 13
 	}
-	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" font-family="sans-serif" font-size="11">
+	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" `+
+		`width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" `+
+		`font-family="sans-serif" font-size="11">
 <rect width="100%%" height="100%%" fill="white"/>
 %s</svg>
 `, svgLeft+svgWidth+60, y+12, b.String())
