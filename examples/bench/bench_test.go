@@ -108,5 +108,6 @@ func TestLink(t *testing.T) {
 	defer func() { require.NoError(t, b.close()) }()
 	trip, err := medianTrip(ctx, b.far)
 	require.NoError(t, err)
+	t.Logf("%v", trip)
 	require.GreaterOrEqual(t, trip, linkTrip)
 }
