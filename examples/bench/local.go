@@ -1,0 +1,22 @@
+package main
+
+import (
+	"context"
+
+	"github.com/pgonce/pgonce/internal/pgserver"
+)
+
+// This file alone needs what is internal to pgonce. A copy of the program does without it, and takes -dsn.
+
+// start starts a PostgreSQL for this run, on this machine and for this program only. Nothing of it is left behind.
+func (local) start(ctx context.Context, fast bool) (dsn string, stop func() error, err error) {
+	cfg := pgserver.Config{}
+	if fast {
+		cfg.Settings = pgserver.FastAndUnsafe()
+	}
+	s, err := pgserver.Start(ctx, cfg)
+	if err != nil {
+		return "", nil, err
+	}
+	return s.DSN("postgres"), s.Stop, nil
+}
