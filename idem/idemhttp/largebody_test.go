@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A body of 10 MB, chunked or not, goes through where it may, and is there again for each run. What is allocated for it is a few
-// times its size, in all, and never more.
+// A body of 10 MB, chunked or not, goes through where it may, and is there again for each run. What is allocated for it
+// is a few times its size, and never more.
 func TestLargeBody(t *testing.T) {
 	b := newBench(t, doors[0])
 	c := config()
