@@ -38,7 +38,7 @@ func TestFailsAfterTheLease(t *testing.T) {
 			return tx.open(ctx, `SELECT generate_series(1, 100000)`)
 		}, want{inbox.Dead, "misuse"}},
 		"timeout": {func(ctx context.Context, tx execer) error {
-			return tx.exec(ctx, `SELECT pg_sleep(600)`)
+			return tx.exec(ctx, `SELECT pg_sleep(1)`) // which the server ends itself, if it hears of no cancelling
 		}, want{inbox.Waiting, ""}},
 		"killed": {func(ctx context.Context, tx execer) error {
 			return tx.exec(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
