@@ -84,6 +84,9 @@ func (d decoder) null(dst reflect.Value) error {
 }
 
 func (d decoder) decode(dst reflect.Value, text string) error {
+	if i, ok := dst.Addr().Interface().(pgtype.IntervalScanner); ok && d.infinite(text) {
+		return i.ScanInterval(forever[text])
+	}
 	if s, ok := dst.Addr().Interface().(sql.Scanner); ok {
 		return d.scan(dst, s, text)
 	}
@@ -123,6 +126,12 @@ func (d decoder) decode(dst reflect.Value, text string) error {
 		return err
 	}
 	return d.kind(dst, text)
+}
+
+// infinite says that text is an interval whose text pgx does not read.
+func (d decoder) infinite(text string) bool {
+	_, ok := forever[text]
+	return ok && d.oid == pgtype.IntervalOID
 }
 
 // kind reads text by what dst is made of.
@@ -169,7 +178,10 @@ func (d decoder) kind(dst reflect.Value, text string) error {
 			break
 		}
 		var v any
-		if pgtype.NewMap().Scan(d.oid, pgtype.TextFormatCode, []byte(text), &v) != nil {
+		switch {
+		case d.infinite(text):
+			v = forever[text]
+		case pgtype.NewMap().Scan(d.oid, pgtype.TextFormatCode, []byte(text), &v) != nil:
 			v = text
 		}
 		if t, ok := v.(time.Time); ok {

@@ -204,6 +204,7 @@ func readLayout(ctx context.Context, conn pg.Conn, table pg.Name) (*layout, erro
 	types := typeSet{}
 	for _, t := range l.Types {
 		types[t.OID] = t
+		t.Infinite = t.OID == pgtype.IntervalOID && l.Server >= infiniteIntervals
 	}
 	for i := range l.Columns {
 		c := &l.Columns[i]

@@ -19,6 +19,7 @@ type typeInfo struct {
 	Span     uint32   // of a range: its bounds; of a multirange: its ranges
 	Members  []uint32 // of a composite type
 	Send     string   // in SQL, the function that gives the binary form
+	Infinite bool     // the interval of a server whose ends of the range are the infinities
 }
 
 // base returns the type below all domains.

@@ -88,6 +88,8 @@ func (r *reader) text(oid uint32, n int) string {
 		text = part.array(t.Elem)
 	case t.asText():
 		text = string(part.b)
+	case t.Infinite && infinityText(part.b) != "":
+		text = infinityText(part.b)
 	default:
 		text, part.err = binaryText(oid, part.b)
 	}

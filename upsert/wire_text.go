@@ -97,6 +97,29 @@ func shorter(text string) string {
 	return whole + strings.TrimRight(strings.TrimRight("."+digits, "0"), ".") + rest[6:]
 }
 
+// infiniteIntervals is the server_version_num from which an interval can be infinite. Before, the same bytes are the least
+// and the greatest of them.
+const infiniteIntervals = 170000
+
+// forever is the binary form of an infinite interval, as pgx reads it.
+var forever = map[string]pgtype.Interval{
+	"infinity":  {Microseconds: math.MaxInt64, Days: math.MaxInt32, Months: math.MaxInt32, Valid: true},
+	"-infinity": {Microseconds: math.MinInt64, Days: math.MinInt32, Months: math.MinInt32, Valid: true},
+}
+
+// infinityText writes an interval that is infinite, and nothing for the others.
+func infinityText(b []byte) string {
+	var i pgtype.Interval
+	if pgtype.NewMap().Scan(pgtype.IntervalOID, pgtype.BinaryFormatCode, b, &i) == nil {
+		for text, infinite := range forever {
+			if i == infinite {
+				return text
+			}
+		}
+	}
+	return ""
+}
+
 // intervalText writes i as PostgreSQL does by default.
 func intervalText(i pgtype.Interval) string {
 	var b strings.Builder

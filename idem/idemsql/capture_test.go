@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -31,20 +29,7 @@ func TestNothingIsCaptured(t *testing.T) {
 			layout := []dedup.Layout{dedup.Plain, dedup.Weekly}[i] // to make the shadows is most of the test
 			t.Run(driver.name+"/"+path, func(t *testing.T) {
 				t.Parallel()
-				pool := pgtest.Shadowed(t, path)
-				dsn, err := url.Parse(pool.Config().ConnString())
-				require.NoError(t, err)
-				query := dsn.Query()
-				path := strings.ReplaceAll(path, " ", "")
-				query.Set("search_path", path)
-				dsn.RawQuery = query.Encode()
-				db := driver.open(t, dsn.String(), nil)
-				defer db.Close()
-				var where string
-				require.NoError(t, db.QueryRowContext(t.Context(), `SHOW search_path`).Scan(&where))
-				require.Equal(t, path, where)
-				_, err = db.ExecContext(t.Context(), `SELECT 1::pg_catalog.int8 * '1 day'::pg_catalog.interval`)
-				require.ErrorContains(t, err, "captured", "a statement that does not name the schema")
+				db := pgtest.ShadowedSQL(t, path, func(dsn string) (*sql.DB, error) { return driver.open(t, dsn, nil), nil })
 				captureLife(t, db, dedup.Table{Name: "app.events", Layout: layout, Retention: 21 * 24 * time.Hour})
 			})
 		}

@@ -2,8 +2,10 @@ package pgtest
 
 import (
 	"context"
+	"crypto/rand"
+	"database/sql"
 	"errors"
-	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -12,21 +14,42 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ShadowPaths are the search paths that put the schema of [Shadowed] before everything: one that leaves pg_catalog
-// where it is by default, before all, where only an inexact match in it is captured; and one that names it last.
-func ShadowPaths() []string { return []string{"evil, public", "evil, pg_catalog, public"} }
+// ShadowPaths are the search paths that put the schema of the shadows before everything. The first is the server's
+// default, where public is as everybody may write to it: so it is on PostgreSQL 14, and in databases that come from
+// there. pg_catalog comes before all by default, so that only an inexact match in it is captured. The second names it
+// last.
+// (There are no blanks in them, which a URL keeps as "+" with some drivers.)
+func ShadowPaths() []string { return []string{`"$user",public`, "evil,pg_catalog,public"} }
 
-// shadowSQL makes a function for each one of pg_catalog, and for every operator's arguments, that raises an error,
-// and operators for exact arguments where pg_catalog has an inexact match or an exact one. The aggregates are
-// shadowed by functions.
-const shadowSQL = `
+// shadowSchema returns the schema of a path that holds the shadows.
+func shadowSchema(path string) string {
+	if strings.HasPrefix(path, "evil") {
+		return "evil"
+	}
+	return "public"
+}
+
+// aliceSQL is what the owner of the database does before, and there is nothing in it that is not usual. To create a
+// temporary table is everybody's right anyway; that it is granted once more has the database dropped afterwards.
+const aliceSQL = `
 CREATE SCHEMA app;
-CREATE SCHEMA evil;
+CREATE SCHEMA IF NOT EXISTS evil;
+CREATE ROLE mallory;
+GRANT USAGE, CREATE ON SCHEMA evil TO mallory;
+DO $do$ BEGIN EXECUTE pg_catalog.format('GRANT TEMPORARY ON DATABASE %I TO mallory', pg_catalog.current_database()); END $do$`
+
+// shadowSQL makes a function for each one of pg_catalog, and for every operator's arguments, that leaves a trace which
+// no rollback takes back, and raises an error; and operators for exact arguments where pg_catalog has an inexact match
+// or an exact one. The aggregates are shadowed by functions. A role without any right but to create there runs it.
+const shadowSQL = `
+SET ROLE mallory;
+CREATE SEQUENCE evil.witness;
+GRANT ALL ON SEQUENCE evil.witness TO PUBLIC;
 DO $do$
 DECLARE
   x record;
   n int := 0;
-  body text := $$LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''captured''; END'$$;
+  body text := $$LANGUAGE plpgsql AS 'BEGIN PERFORM pg_catalog.nextval(''evil.witness''::pg_catalog.regclass); RAISE EXCEPTION ''captured''; END'$$;
 BEGIN
   FOR x IN
     WITH exact AS (SELECT o.oprname, o.oprleft, o.oprright, o.oprresult FROM pg_operator AS o WHERE o.oprleft <> 0),
@@ -73,28 +96,128 @@ BEGIN
     EXECUTE format('CREATE TABLE evil.%I (captured pg_catalog.int4)', x.relname);
   END LOOP;
 END $do$;
-CREATE COLLATION evil."C" FROM pg_catalog."POSIX"`
+CREATE COLLATION evil."C" FROM pg_catalog."POSIX";
+RESET ROLE`
 
-// temporarySQL makes temporary tables, which are before everything, of the names of tables and types.
-var temporarySQL = strings.Repeat("CREATE TEMPORARY TABLE %s (captured pg_catalog.int4);", 9)
+// bait is a statement that a shadow captures.
+const bait = `SELECT 1::pg_catalog.int8 * '1 day'::pg_catalog.interval`
+
+// temporaries makes temporary tables, which are before everything, of the names of tables and types.
+const temporaries = `CREATE TEMPORARY TABLE text (captured pg_catalog.int4); CREATE TEMPORARY TABLE timestamptz (captured pg_catalog.int4);
+	CREATE TEMPORARY TABLE int8 (captured pg_catalog.int4); CREATE TEMPORARY TABLE bytea (captured pg_catalog.int4);
+	CREATE TEMPORARY TABLE date (captured pg_catalog.int4); CREATE TEMPORARY TABLE pg_class (captured pg_catalog.int4);
+	CREATE TEMPORARY TABLE pg_attribute (captured pg_catalog.int4); CREATE TEMPORARY TABLE pg_type (captured pg_catalog.int4);
+	CREATE TEMPORARY TABLE pg_partitioned_table (captured pg_catalog.int4)`
 
 // Shadowed returns a pool of one connection, on a new database in which everything that a statement names without a
-// schema is captured: operators, functions, types, collations, and the catalog's tables. What is called raises an
-// error. The tables of the test belong in schema app.
+// schema is captured: operators, functions, types, collations, and the catalog's tables. They are those of a role
+// without rights; the pool's is the database's owner. What is called raises an error, and fails the test at its end
+// where that error is lost. The tables of the test belong in schema app.
 func Shadowed(t testing.TB, path string) *pgxpool.Pool {
 	t.Helper()
-	cfg := Config(t)
-	clean := PoolConfig(t, cfg.Copy())
-	if _, err := clean.Exec(t.Context(), shadowSQL); err != nil {
-		t.Fatalf("pgtest: make the shadows: %v", err)
-	}
+	cfg := shadows(t, path)
 	cfg.MaxConns = 1
 	cfg.ConnConfig.RuntimeParams["search_path"] = path
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, fmt.Sprintf(temporarySQL, "text", "timestamptz", "int8", "bytea", "date", "pg_class", "pg_attribute", "pg_type", "pg_partitioned_table"))
+		_, err := conn.Exec(ctx, temporaries)
 		return err
 	}
-	return PoolConfig(t, cfg)
+	pool := PoolConfig(t, cfg)
+	_, err := pool.Exec(t.Context(), bait, pgx.QueryExecModeSimpleProtocol)
+	baited(t, cfg, path, err)
+	return pool
+}
+
+// ShadowedSQL is [Shadowed] for database/sql, with what open makes of a connection string that is a URL.
+func ShadowedSQL(t testing.TB, path string, open func(dsn string) (*sql.DB, error)) *sql.DB {
+	t.Helper()
+	cfg := shadows(t, path)
+	dsn, err := url.Parse(cfg.ConnString())
+	if err != nil {
+		t.Fatalf("pgtest: the connection string: %v", err)
+	}
+	query := dsn.Query()
+	query.Set("search_path", path)
+	dsn.RawQuery = query.Encode()
+	db, err := open(dsn.String())
+	if err != nil {
+		t.Fatalf("pgtest: open a database: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Errorf("pgtest: close a database: %v", err)
+		}
+	})
+	db.SetMaxOpenConns(1) // which has the temporary tables
+	for sql := range strings.SplitSeq(temporaries, ";") {
+		if _, err := db.ExecContext(t.Context(), sql); err != nil {
+			t.Fatalf("pgtest: make temporary tables: %v", err)
+		}
+	}
+	var where string
+	if err := db.QueryRowContext(t.Context(), `SHOW search_path`).Scan(&where); err != nil || where != path {
+		t.Fatalf("pgtest: the search path is %s, %v", where, err)
+	}
+	_, err = db.ExecContext(t.Context(), bait)
+	baited(t, cfg, path, err)
+	return db
+}
+
+// shadows makes a database with the shadows.
+func shadows(t testing.TB, path string) *pgxpool.Config {
+	t.Helper()
+	mallory, schema := "mallory_"+strings.ToLower(rand.Text()), shadowSchema(path)
+	made := func(sql string) string {
+		return strings.NewReplacer("mallory", mallory, "evil", schema).Replace(sql)
+	}
+	t.Cleanup(func() { // after the database is dropped
+		s, err := current()
+		if err == nil {
+			_, err = s.admin.Exec(context.Background(), `DROP ROLE `+mallory)
+		}
+		if err != nil && !t.Failed() {
+			t.Errorf("pgtest: drop a role: %v", err)
+		}
+	})
+	cfg := Config(t)
+	safe := cfg.Copy()
+	safe.ConnConfig.RuntimeParams["search_path"] = "pg_catalog"
+	clean := PoolConfig(t, safe)
+	for _, sql := range []string{aliceSQL, shadowSQL} {
+		if _, err := clean.Exec(t.Context(), made(sql)); err != nil {
+			t.Fatalf("pgtest: make the shadows: %v", err)
+		}
+	}
+	t.Cleanup(func() {
+		var called bool
+		err := clean.QueryRow(context.Background(), `SELECT is_called FROM `+schema+`.witness`).Scan(&called)
+		if err != nil || called {
+			t.Errorf("captured: what another role has made was called (%v, %v)", called, err)
+		}
+	})
+	return cfg
+}
+
+// baited asserts that the bait was taken, so that nothing passes because nothing is captured, and removes its trace.
+func baited(t testing.TB, cfg *pgxpool.Config, path string, err error) {
+	t.Helper()
+	ctx, schema := t.Context(), shadowSchema(path)
+	if err == nil || !strings.Contains(err.Error(), "captured") {
+		t.Fatalf("pgtest: nothing was captured: %v", err)
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig.Copy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var called bool
+	err = conn.QueryRow(ctx, `SELECT is_called FROM `+schema+`.witness`).Scan(&called)
+	if err != nil || !called {
+		t.Fatalf("pgtest: a call left no trace: %v", err)
+	}
+	if _, err := conn.Exec(ctx, `ALTER SEQUENCE `+schema+`.witness RESTART`); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Captured fails the test for every statement that the pool of [Shadowed] has prepared so far, and that depends on
@@ -136,7 +259,7 @@ func Captured(t testing.TB, pool *pgxpool.Pool) int {
 			 CROSS JOIN LATERAL (SELECT (pg_catalog.pg_identify_object(d.refclassid, d.refobjid, 0)).*) AS o
 			 CROSS JOIN LATERAL (SELECT o.type OPERATOR(pg_catalog.||) ' ' OPERATOR(pg_catalog.||) o.identity AS what) AS w
 			 WHERE d.objid OPERATOR(pg_catalog.=) (SELECT p.oid FROM pg_catalog.pg_proc AS p WHERE p.proname OPERATOR(pg_catalog.=) 'captured' AND p.pronamespace OPERATOR(pg_catalog.=) 'app'::pg_catalog.regnamespace)
-			   AND (o.identity OPERATOR(pg_catalog.~) '^(evil|pg_temp)' OR o.schema OPERATOR(pg_catalog.~) '^(evil|pg_temp)')`).Scan(&on)
+			   AND (o.identity OPERATOR(pg_catalog.~) '^(evil|public|pg_temp)' OR o.schema OPERATOR(pg_catalog.~) '^(evil|public|pg_temp)')`).Scan(&on)
 		if err != nil {
 			t.Fatalf("pgtest: what a statement depends on: %v", err)
 		}
