@@ -64,6 +64,8 @@
 //     with BEGIN. lib/pq without binary_parameters=yes takes two for a statement that has parameters, as does pgx in the
 //     mode describe_exec for a query. A [Call] takes nine, where idem takes four: a reservation is a transaction of its own,
 //     of four round trips; each end of an attempt without an answer is one of three.
+//   - There is no Apply: database/sql sends one statement after the other. With pgx/stdlib, call idem's on the *pgx.Conn
+//     that [sql.Conn.Raw] leads to: c.(*stdlib.Conn).Conn(). The table and the keys are the same.
 //   - database/sql does not tell the state of a transaction, so after fn one short query asks the server whether the
 //     transaction that holds the key is still open. A COMMIT or ROLLBACK that fn ran as SQL text is found by it, even one
 //     that begins the next transaction at once (AND CHAIN), and so is a ROLLBACK TO a savepoint older than the claim.
