@@ -150,6 +150,18 @@ func (d pgxDB) Run(ctx context.Context, s conformance.Settings, key idem.Key, fn
 	return once(s).Run(ctx, d.pool, key, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxTx{querier{tx}, tx}) })
 }
 
+func (d pgxDB) Apply(ctx context.Context, s conformance.Settings, key idem.Key, effects ...conformance.Effect) (idem.Outcome, error) {
+	return once(s).Apply(ctx, d.pool, key, effectsOf(effects))
+}
+
+func effectsOf(effects []conformance.Effect) *pgx.Batch {
+	b := &pgx.Batch{}
+	for _, e := range effects {
+		b.Queue(e.SQL, e.Args...)
+	}
+	return b
+}
+
 func (d pgxDB) Lookup(ctx context.Context, s conformance.Settings, key idem.Key) (idem.Record, error) {
 	return once(s).Lookup(ctx, d.pool, key)
 }

@@ -28,8 +28,13 @@ func TestDuplicatesWriteNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, idem.Executed, out)
 
+	effects := &pgx.Batch{}
+	effects.Queue(`INSERT INTO effects (what) VALUES ('a')`)
 	for range 500 {
-		out, err := idem.Run(ctx, pool, key, nothing)
+		out, err := idem.Once{}.Apply(ctx, pool, key, effects)
+		require.NoError(t, err)
+		require.Equal(t, idem.Duplicate, out)
+		out, err = idem.Run(ctx, pool, key, nothing)
 		require.NoError(t, err)
 		require.Equal(t, idem.Duplicate, out)
 
@@ -94,14 +99,32 @@ func counted(t *testing.T, mode pgx.QueryExecMode) (*pgxpool.Pool, *trips) {
 }
 
 func TestRoundTrips(t *testing.T) {
-	type counts struct{ Do, DoDuplicate, DoMaxWait, Run, RunDuplicate, RunMaxWait, Lookup, Many, ManyDuplicates int64 }
+	type counts struct {
+		Do, DoDuplicate, DoMaxWait, Run, RunDuplicate, RunMaxWait, Lookup, Many, ManyDuplicates int64
+		Apply, ApplyDuplicate, ApplyAgain, ApplyMaxWait                                         int64 // Again: a new key, behind a duplicate
+	}
 	// Of a connection whose statements are cached where the mode caches. Do counts begin, claim, effect and commit.
 	want := map[pgx.QueryExecMode]counts{
-		pgx.QueryExecModeCacheStatement: {Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1, Many: 4, ManyDuplicates: 4},
-		pgx.QueryExecModeCacheDescribe:  {Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1, Many: 4, ManyDuplicates: 4},
-		pgx.QueryExecModeDescribeExec:   {Do: 5, DoDuplicate: 6, DoMaxWait: 5, Run: 4, RunDuplicate: 4, RunMaxWait: 4, Lookup: 2, Many: 5, ManyDuplicates: 6},
-		pgx.QueryExecModeExec:           {Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1, Many: 4, ManyDuplicates: 4},
-		pgx.QueryExecModeSimpleProtocol: {Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1, Many: 4, ManyDuplicates: 4},
+		pgx.QueryExecModeCacheStatement: {
+			Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1,
+			Many: 4, ManyDuplicates: 4, Apply: 1, ApplyDuplicate: 2, ApplyAgain: 1, ApplyMaxWait: 1,
+		},
+		pgx.QueryExecModeCacheDescribe: {
+			Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1,
+			Many: 4, ManyDuplicates: 4, Apply: 1, ApplyDuplicate: 2, ApplyAgain: 1, ApplyMaxWait: 1,
+		},
+		pgx.QueryExecModeDescribeExec: {
+			Do: 5, DoDuplicate: 6, DoMaxWait: 5, Run: 4, RunDuplicate: 4, RunMaxWait: 4, Lookup: 2,
+			Many: 5, ManyDuplicates: 6, Apply: 2, ApplyDuplicate: 4, ApplyAgain: 2, ApplyMaxWait: 2,
+		},
+		pgx.QueryExecModeExec: {
+			Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1,
+			Many: 4, ManyDuplicates: 4, Apply: 1, ApplyDuplicate: 2, ApplyAgain: 1, ApplyMaxWait: 1,
+		},
+		pgx.QueryExecModeSimpleProtocol: {
+			Do: 4, DoDuplicate: 4, DoMaxWait: 4, Run: 3, RunDuplicate: 2, RunMaxWait: 3, Lookup: 1,
+			Many: 4, ManyDuplicates: 4, Apply: 1, ApplyDuplicate: 2, ApplyAgain: 1, ApplyMaxWait: 1,
+		},
 	}
 	for _, mode := range execModes {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -133,6 +156,12 @@ func TestRoundTrips(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, tx.Commit(ctx))
 			}
+			apply := func(o idem.Once, key idem.Key) {
+				effects := &pgx.Batch{}
+				effects.Queue(`INSERT INTO effects (what) VALUES ('a')`)
+				_, err := o.Apply(ctx, pool, key, effects)
+				require.NoError(t, err)
+			}
 			var got counts
 			for range 3 { // the last one counts: by then every statement is cached
 				key := next()
@@ -143,6 +172,11 @@ func TestRoundTrips(t *testing.T) {
 				got.Run = tr.of(func() { run(idem.Once{}, key) })
 				got.RunDuplicate = tr.of(func() { run(idem.Once{}, key) })
 				got.RunMaxWait = tr.of(func() { run(limited, next()) })
+				key = next()
+				got.Apply = tr.of(func() { apply(idem.Once{}, key) })
+				got.ApplyDuplicate = tr.of(func() { apply(idem.Once{}, key) })
+				got.ApplyAgain = tr.of(func() { apply(idem.Once{}, next()) })
+				got.ApplyMaxWait = tr.of(func() { apply(limited, next()) })
 				got.Lookup = tr.of(func() {
 					_, err := idem.Once{}.Lookup(ctx, pool, key)
 					require.NoError(t, err)
@@ -157,6 +191,21 @@ func TestRoundTrips(t *testing.T) {
 			require.Equal(t, want[mode], got)
 		})
 	}
+}
+
+// pgx prepares what a connection has not seen: one round trip more for the first call, and for the first duplicate.
+func TestRoundTripsOfFirstUse(t *testing.T) {
+	pool, tr := counted(t, pgx.QueryExecModeCacheStatement)
+	var got []int64
+	for _, id := range []string{"1", "2", "1", "1", "3"} {
+		effects := &pgx.Batch{}
+		effects.Queue(`INSERT INTO effects (what) VALUES ('a')`)
+		got = append(got, tr.of(func() {
+			_, err := idem.Once{}.Apply(t.Context(), pool, stripe.Key(id), effects)
+			require.NoError(t, err)
+		}))
+	}
+	require.Equal(t, []int64{2, 1, 3, 2, 1}, got)
 }
 
 func BenchmarkRun(b *testing.B) {

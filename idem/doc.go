@@ -28,6 +28,7 @@
 //   - Keys: [Scope.Key], [Scope.HashedKey], [Key.OccurredAt], [Key.WithPayload], [Key.Validate].
 //   - Running once: [Do] in your transaction, [Run] in one of its own; [Once] holds their settings. A batch:
 //     [Once.DoMany].
+//     Effects that need no reads, in one round trip: [Once.Apply].
 //   - A value that duplicates get, too: [Returning].
 //   - Effects outside the database: [Call], or its parts, [Once.Reserve] and [Reservation]; [Key.External] and
 //     [Key.Derive] for a provider, or a compensation.

@@ -64,7 +64,7 @@ const (
 	StageSettings = Stage(claim.StageSettings) // those of Once; nothing was sent
 	StageClaim    = Stage(claim.StageClaim)    // inserting the key's row, and what a row that is there means
 	StageConfirm  = Stage(claim.StageConfirm)  // reading that row; [Reservation.Confirm]; a transaction that was lost behind fn
-	StageFn       = Stage(claim.StageFn)       // what fn did to its transaction
+	StageFn       = Stage(claim.StageFn)       // what fn did to its transaction; effects that [Once.Apply] refuses
 	StageCommit   = Stage(claim.StageCommit)
 	StageLookup   = Stage(claim.StageLookup)
 	StageForget   = Stage(claim.StageForget)

@@ -176,6 +176,28 @@ func ExampleOnce_observer() {
 	// Output: 1 2
 }
 
+// Effects that need no answer before they are committed travel with the claim and with COMMIT.
+func ExampleOnce_Apply() {
+	ctx := context.Background()
+	pool, done := examplePool(ctx)
+	defer done()
+
+	for range 2 { // delivered twice
+		effects := &pgx.Batch{}
+		effects.Queue(`UPDATE subscriptions SET activations = activations + 1 WHERE id = $1`, "sub_1")
+		effects.Queue(`NOTIFY activated`)
+		out, err := idem.Once{}.Apply(ctx, pool, activations.Key("evt_1"), effects)
+		if err != nil {
+			fmt.Println(err) // do not acknowledge: the event must come again
+			return
+		}
+		fmt.Println(out)
+	}
+	// Output:
+	// executed
+	// duplicate
+}
+
 // A consumer that gets messages in batches claims them together, and writes the effects of the new ones.
 func ExampleOnce_DoMany() {
 	ctx := context.Background()

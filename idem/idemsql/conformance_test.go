@@ -158,7 +158,7 @@ func TestConformanceOfLayouts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conformance.Run(t, conformance.Door{
 				Open:     func(t *testing.T) conformance.DB { return newDB(migrated(t, overPQ("")(t, pgtest.DSN(t), nil))) },
-				Features: conformance.Features{FnCannotEnd: true, AsksServer: true, EndUnknown: true, BusyUnnamed: true},
+				Features: conformance.Features{FnCannotEnd: true, AsksServer: true, EndUnknown: true, BusyUnnamed: true, NoApply: true},
 				Layout:   layout,
 				Core:     !pgtest.Full(),
 			})
@@ -223,6 +223,28 @@ func (d sqlDB) Begin(ctx context.Context, level string) (conformance.Tx, error) 
 
 func (d sqlDB) Run(ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error) (idem.Outcome, error) {
 	return once(s).Run(ctx, d.db, key, func(ctx context.Context, tx idemsql.Tx) error { return fn(ctx, sqlTx{querier{tx}}) })
+}
+
+// Apply is that of package idem, over the connection of pgx/stdlib. Of other drivers the suite does not ask for it.
+func (d sqlDB) Apply(ctx context.Context, s conformance.Settings, key idem.Key, effects ...conformance.Effect) (out idem.Outcome, err error) {
+	b := &pgx.Batch{}
+	for _, e := range effects {
+		b.Queue(e.SQL, e.Args...)
+	}
+	o := idem.Once{
+		Table: s.Table, MaxWait: s.MaxWait, Tries: s.Tries, Observer: s.Observer,
+		TxOptions: pgx.TxOptions{IsoLevel: pgx.TxIsoLevel(s.Level)},
+	}
+	conn, err := d.db.Conn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	err = conn.Raw(func(c any) (err error) {
+		out, err = o.Apply(ctx, c.(*stdlib.Conn).Conn(), key, b)
+		return err
+	})
+	return out, err
 }
 
 func (d sqlDB) RunReturning(

@@ -22,8 +22,13 @@ func (c *Claim) run(ctx context.Context, db pg.DB, fn func(context.Context, pg.T
 		return Result{}, err
 	}
 	r := run{Claim: c, db: db, fn: c.guard(fn), left: c.MaxWait}
+	return r.until(ctx, r.try)
+}
+
+// until tries until there is an answer, or none is to be had.
+func (r *run) until(ctx context.Context, once func(context.Context) (Result, error)) (Result, error) {
 	for try, hidden := 1, 0; ; {
-		res, err := r.try(ctx)
+		res, err := once(ctx)
 		switch {
 		case err == nil:
 			return res, nil
@@ -32,7 +37,7 @@ func (c *Claim) run(ctx context.Context, db pg.DB, fn func(context.Context, pg.T
 				continue
 			}
 			return res, r.final(&Failure{Stage: StageConfirm, Err: errHidden})
-		case !r.again || try >= c.Tries || !pause(ctx, try):
+		case !r.again || try >= r.Tries || !pause(ctx, try):
 			return res, r.final(err)
 		}
 		try++
@@ -55,9 +60,14 @@ type run struct {
 
 // try is one transaction.
 func (r *run) try(ctx context.Context) (res Result, err error) {
+	return r.tryFrom(ctx, r.begin)
+}
+
+// tryFrom is try, with what begins and claims.
+func (r *run) tryFrom(ctx context.Context, begin func(context.Context) (pg.OwnTx, bool, error)) (res Result, err error) {
 	r.again = false
 	begun := time.Now()
-	tx, fresh, err := r.begin(ctx)
+	tx, fresh, err := begin(ctx)
 	claimed := time.Now()
 	res.Waited = claimed.Sub(begun)
 	r.left -= res.Waited
@@ -125,6 +135,11 @@ func (r *run) meet(ctx context.Context, tx pg.OwnTx) (Result, error) {
 		r.again = ctx.Err() == nil && retryable(err)
 		return Result{}, r.failed(StageConfirm, err)
 	}
+	return r.answer(m)
+}
+
+// answer says what a row means that was met.
+func (r *run) answer(m *met) (Result, error) {
 	res, err := r.verdict(m)
 	if err == errAgain {
 		return res, err

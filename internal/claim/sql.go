@@ -75,6 +75,14 @@ const storeSQL = `
 UPDATE /*table*/processed_events SET value = $4::bytea
  WHERE key = $3::text AND operation = $2::text AND source = $1::text AND token = $5::int8` + returningToken
 
+// proveSQL lets what follows it in one round trip happen only where the row is there that this call has just claimed: else
+// it fails with [pg.NotNew], before anything else was written. A row that was claimed by nobody, by another call, or under
+// another name by a trigger, is not. The text that cannot be read as a number is for the server's log. $4 is the token.
+const proveSQL = `
+SELECT coalesce(max(token)::text, 'pgonce: no error, the key is not new and its effects were not run')::int8
+  FROM /*table*/processed_events
+ WHERE key = $3::text AND operation = $2::text AND source = $1::text AND token = $4::int8`
+
 // lockSQL takes the lock that an INSERT takes, and of every partition.
 const lockSQL = `LOCK TABLE /*table*/processed_events IN ROW EXCLUSIVE MODE`
 
@@ -113,6 +121,7 @@ const (
 	stmtRead
 	stmtForget
 	stmtStore
+	stmtProve
 	stmtReserve
 	stmtReserveTimed
 	stmtTakeOver
@@ -136,7 +145,7 @@ const (
 var written = texts{
 	stmtInsert: insertSQL, stmtInsertMarked: marked(insertSQL, 5),
 	stmtInsertTimed: insertTimedSQL, stmtInsertTimedMarked: marked(insertTimedSQL, 8),
-	stmtRead: readSQL, stmtForget: forgetSQL, stmtStore: storeSQL,
+	stmtRead: readSQL, stmtForget: forgetSQL, stmtStore: storeSQL, stmtProve: proveSQL,
 	stmtReserve: reserveSQL, stmtReserveTimed: reserveTimedSQL, stmtTakeOver: takeOverSQL,
 	stmtConfirm: confirmSQL, stmtConfirmMarked: marked(confirmMarkedSQL, 7),
 	stmtFail: failSQL, stmtExtend: extendSQL, stmtEnd: endSQL, stmtRelease: giveUpSQL, stmtVoid: voidSQL, stmtPending: pendingSQL,

@@ -50,6 +50,8 @@ type Features struct {
 	Describes bool
 	// EndUnknown: the driver does not tell of a transaction that was ended in SQL text.
 	EndUnknown bool
+	// NoApply: the driver sends one statement after the other.
+	NoApply bool
 }
 
 // Schema is what the suite needs besides the dedup table. The table effects has no unique constraint: an effect that
@@ -132,6 +134,7 @@ type DB interface {
 	Querier
 	Begin(ctx context.Context, level string) (Tx, error)
 	Run(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) error) (idem.Outcome, error)
+	Apply(ctx context.Context, s Settings, key idem.Key, effects ...Effect) (idem.Outcome, error)
 	Lookup(ctx context.Context, s Settings, key idem.Key) (idem.Record, error)
 	RunReturning(ctx context.Context, s Settings, key idem.Key, fn func(context.Context, Tx) (Receipt, error)) (Receipt, idem.Outcome, error)
 	Reserve(ctx context.Context, s Settings, key idem.Key, lease time.Duration) (Reservation, idem.Outcome, error)
@@ -194,9 +197,10 @@ func Run(t *testing.T, door Door) {
 		{"Reserving", reserving, true},
 		{"Calling", calling, true},
 		{"Many", many, true},
+		{"Applying", applying, true},
 		{"Tables", tables, false},
 	} {
-		if door.Core && !group.core {
+		if door.Core && !group.core || door.Features.NoApply && group.name == "Applying" {
 			continue
 		}
 		t.Run(group.name, func(t *testing.T) {

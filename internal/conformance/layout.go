@@ -74,6 +74,10 @@ func (d laidOut) Run(ctx context.Context, s Settings, key idem.Key, fn func(cont
 	return d.DB.Run(ctx, d.door.settings(s), d.door.key(key), d.door.within(fn))
 }
 
+func (d laidOut) Apply(ctx context.Context, s Settings, key idem.Key, effects ...Effect) (idem.Outcome, error) {
+	return d.DB.Apply(ctx, d.door.settings(s), d.door.key(key), effects...)
+}
+
 func (d laidOut) Lookup(ctx context.Context, s Settings, key idem.Key) (idem.Record, error) {
 	return d.DB.Lookup(ctx, d.door.settings(s), d.door.key(key))
 }
