@@ -129,7 +129,7 @@ func TestPurgeRaces(t *testing.T) {
 	}
 	const window = 200 * time.Millisecond
 	once := idem.Once{Table: dedup.Table{Retention: window}}
-	ctx, cancel := context.WithTimeout(s.ctx, length+30*time.Second)
+	ctx, cancel := context.WithTimeout(s.ctx, length+10*time.Second)
 	defer cancel()
 	all := []string{
 		"executed", "duplicate", "reserved", "taken over", "confirmed", "forgotten", "in progress", "unfinished",
