@@ -117,7 +117,8 @@ func (e *Error) CommitUnknown() bool { return e.Unknown }
 
 // Retryable reports whether the same delivery, sent again later, may succeed without anybody's doing. It is the column
 // "again?" of the table in the package documentation. A context that ended and a closed pool are true: a consumer that
-// shuts down must not send its message to the dead letters. So is a limit of time that was reached.
+// shuts down must not send its message to the dead letters. So are a limit of time that was reached, and a server that
+// is short of something.
 //
 // All else is false, nil too. Keep the message all the same: a missing table wants an operator, and then the delivery
 // again. pgerr.Retryable is about running a transaction again at once, and is false for reached limits.

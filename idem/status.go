@@ -9,9 +9,9 @@ import (
 )
 
 // HTTPStatus returns the status with which a handler answers a delivery, given the error of a call of this package. It
-// is the column "HTTP" of the table in the package documentation: 200 for nil, 409 while another call holds the key,
-// 400 or 422 for a delivery that stays wrong, and 503 where [Retryable]. Everything else is 500, fn's own errors among
-// them: a handler that knows them better asks first.
+// is the column "HTTP" of the table in the package documentation: 200 for nil, 409 if another call holds the key, or
+// left it open, 400 or 422 for a delivery that stays wrong, and 503 where [Retryable]. Everything else is 500, fn's own
+// errors among them: a handler that knows them better asks first.
 //
 // If [RetryAfter] is not 0, send it along. Safe for concurrent use.
 func HTTPStatus(err error) int {
