@@ -81,7 +81,11 @@ func TestCounts(t *testing.T) {
 	require.Len(t, p.counts, 2*len(rivals()))
 	for _, c := range p.counts {
 		t.Logf("%+v", c)
-		require.Equal(t, c.messages/crashEvery, c.crashes, c.rival)
+		crashes := c.messages / crashEvery
+		if c.rival == "`Once.Apply`" {
+			crashes = 0 // nothing of ours runs between its claim and its effect
+		}
+		require.Equal(t, crashes, c.crashes, c.rival)
 		switch c.rival {
 		case "select, then insert":
 			require.Positive(t, c.doubled, c.rival)
@@ -93,7 +97,7 @@ func TestCounts(t *testing.T) {
 		default:
 			require.Zero(t, c.lost+c.doubled+c.wrong, "%s, %s", c.rival, c.isolation)
 		}
-		if strings.Contains(c.rival, "idem.") {
+		if strings.Contains(c.rival, "idem.") || strings.Contains(c.rival, "Once.") {
 			require.Zero(t, c.wal, "a duplicate writes nothing")
 		}
 	}

@@ -57,6 +57,7 @@ func rivals() []rival {
 		},
 		{name: "`idem.Do`", says: "in a transaction of the caller's", table: "bench_do", deliver: do},
 		{name: "`idem.Run`", says: "in a transaction of its own", table: "bench_run", deliver: run1},
+		{name: "`Once.Apply`", says: "claim, effect and COMMIT in one round trip", table: "bench_apply", deliver: apply},
 	}, others()...)
 }
 
@@ -73,6 +74,14 @@ func do(ctx context.Context, db *pgxpool.Pool, m message) (answer, error) {
 func run1(ctx context.Context, db *pgxpool.Pool, m message) (answer, error) {
 	once := idem.Once{Table: dedup.Table{Name: "bench_run"}}
 	out, err := once.Run(ctx, db, scope.Key(m.id), m.effect)
+	return told(out), err
+}
+
+func apply(ctx context.Context, db *pgxpool.Pool, m message) (answer, error) {
+	var effects pgx.Batch
+	effects.Queue(effectSQL, m.id)
+	once := idem.Once{Table: dedup.Table{Name: "bench_apply"}}
+	out, err := once.Apply(ctx, db, scope.Key(m.id), &effects)
 	return told(out), err
 }
 
