@@ -151,7 +151,7 @@ func TestCancelAtEveryMessage(t *testing.T) { eachCut(t, conformance.CancelAtEve
 
 func eachCut(t *testing.T, test func(*testing.T, conformance.Cuts)) {
 	short := map[pgx.QueryExecMode][]string{
-		pgx.QueryExecModeCacheStatement: {"Run"}, pgx.QueryExecModeSimpleProtocol: {"Do with MaxWait"},
+		pgx.QueryExecModeCacheStatement: {"Run", "Apply"}, pgx.QueryExecModeSimpleProtocol: {"Do with MaxWait", "Apply"},
 	}
 	for _, mode := range modes() {
 		cuts := conformance.Cuts{Open: breakable(mode), Ways: short[mode], Long: long}

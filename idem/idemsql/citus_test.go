@@ -40,7 +40,7 @@ func TestConformanceOnCitus(t *testing.T) {
 func features(driver opener) conformance.Features {
 	pq := strings.HasPrefix(driver.name, "pq")
 	return conformance.Features{
-		FnCannotEnd: true, AsksServer: true, EndUnknown: pq, BusyUnnamed: pq, NoApply: pq, BusySticks: strings.HasPrefix(driver.name, "stdlib"),
+		FnCannotEnd: true, AsksServer: true, EndUnknown: pq, BusyUnnamed: pq, NoApply: pq, OneConn: true, BusySticks: strings.HasPrefix(driver.name, "stdlib"),
 	}
 }
 

@@ -235,7 +235,7 @@ func (d sqlDB) Apply(ctx context.Context, s conformance.Settings, key idem.Key, 
 		Table: s.Table, MaxWait: s.MaxWait, Tries: s.Tries, Observer: s.Observer,
 		TxOptions: pgx.TxOptions{IsoLevel: pgx.TxIsoLevel(s.Level)},
 	}
-	conn, err := d.db.Conn(ctx)
+	conn, err := d.db.Conn(context.WithoutCancel(ctx)) // what has ended is for Apply to say
 	if err != nil {
 		return 0, err
 	}

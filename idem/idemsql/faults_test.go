@@ -157,7 +157,7 @@ func TestCancelAtEveryMessage(t *testing.T) { eachCut(t, conformance.CancelAtEve
 func eachCut(t *testing.T, test func(*testing.T, conformance.Cuts)) {
 	names, ways := typical, []string{"Run", "Do with MaxWait"}
 	if long {
-		names, ways = most(), nil
+		names, ways = most(), append(ways, "Run with MaxWait", "Do")
 	}
 	faulty(t, names, func(t *testing.T, open func(*testing.T) conformance.Breakable) {
 		test(t, conformance.Cuts{Open: open, Ways: ways, Long: long})

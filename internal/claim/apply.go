@@ -16,7 +16,7 @@ func Apply(ctx context.Context, db pg.DB, c *Claim, effects pg.Whole) (Result, e
 		if err := c.outside(ctx, StageClaim); err != nil {
 			return Result{}, err
 		}
-		a := apply{run: run{Claim: c, db: db, fn: effects.SendIn, left: c.MaxWait}, effects: effects, own: newToken(false)}
+		a := apply{run: run{Claim: c, db: db, fn: effects.SendIn, left: c.MaxWait}, effects: effects}
 		return a.until(ctx, a.try)
 	})
 }
@@ -25,10 +25,7 @@ func Apply(ctx context.Context, db pg.DB, c *Claim, effects pg.Whole) (Result, e
 type apply struct {
 	run
 	effects pg.Whole
-
-	// The token of each try is the same. Which of them were committed may be open of more than one at a time: a
-	// connection that is lost does not tell how far the server came. One of them at the most was, and its row says so.
-	own int64
+	own     int64 // the token of the current try. A row with that of an earlier one must not let the effects happen again
 }
 
 // try is one transaction.
@@ -37,8 +34,12 @@ func (a *apply) try(ctx context.Context) (res Result, err error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, &Failure{Stage: StageClaim, Err: err}
 	}
-	ins, m := a.insertStmt(false), a.look(&a.own)
-	ins.Args[len(ins.Args)-1] = a.own
+	if a.lost != nil {
+		// A claim that is answered before COMMIT is sent settles it. Another one that is lost would leave two open.
+		return a.tryFrom(ctx, a.begin)
+	}
+	ins, m := a.insertStmt(false), a.look(nil)
+	a.own = ins.Args[len(ins.Args)-1].(int64)
 	stmts := []*pg.Stmt{ins}
 	var l *look
 	if a.MaxWait > 0 {
@@ -69,7 +70,8 @@ func (a *apply) try(ctx context.Context) (res Result, err error) {
 func (a *apply) broke(ctx context.Context, broken *pg.Broken) error {
 	err := broken.Err
 	if !broken.Undone && (broken.At != pg.AtCommit || pgerr.CommitUnknown(err)) {
-		a.lostToken, a.lost, a.again = &a.own, err, ctx.Err() == nil
+		own := a.own
+		a.lostToken, a.lost, a.again = &own, err, ctx.Err() == nil
 		return a.failed(StageCommit, err)
 	}
 	switch broken.At {
@@ -79,9 +81,6 @@ func (a *apply) broke(ctx context.Context, broken *pg.Broken) error {
 		err = a.failed(StageConfirm, err)
 	case pg.AtCommit:
 		err = a.failed(StageCommit, err)
-	}
-	if !broken.Unsent && (broken.At == pg.AtEffect || broken.At == pg.AtCommit) {
-		a.lostToken, a.lost = nil, nil // the key was free: an earlier try was not committed
 	}
 	a.again = ctx.Err() == nil && retryable(err)
 	return err

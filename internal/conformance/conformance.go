@@ -52,6 +52,8 @@ type Features struct {
 	EndUnknown bool
 	// NoApply: the driver sends one statement after the other.
 	NoApply bool
+	// OneConn: Apply is called on a connection, not on a pool.
+	OneConn bool
 }
 
 // Schema is what the suite needs besides the dedup table. The table effects has no unique constraint: an effect that
