@@ -46,6 +46,8 @@ func (a *apply) try(ctx context.Context) (res Result, err error) {
 		l = newLook(a.left)
 		stmts = slices.Concat(l.before(a.Claim), stmts, l.after())
 	}
+	alone := &pg.Stmt{SQL: pinnedAlone}
+	stmts = append([]*pg.Stmt{alone}, stmts...)
 	stmts = append(stmts, &pg.Stmt{SQL: a.SQL.text[stmtProve], Args: a.args(a.own)})
 
 	begun := time.Now()
@@ -53,6 +55,8 @@ func (a *apply) try(ctx context.Context) (res Result, err error) {
 	res.Waited = time.Since(begun)
 	a.left -= res.Waited
 	switch {
+	case broken != nil && broken.Stmt == alone && broken.Undone && pgerr.Is(broken.Err, pg.NotNew):
+		return a.tryFrom(ctx, a.begin)
 	case broken != nil && l != nil && broken.Stmt == ins && l.ended(StageClaim, broken.Err, begun) == errTimeUp:
 		return a.tryFrom(ctx, func(ctx context.Context) (pg.OwnTx, bool, error) { return a.beginWithin(ctx, newLastLook()) })
 	case broken != nil:

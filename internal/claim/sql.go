@@ -83,6 +83,10 @@ SELECT coalesce(max(token)::text, 'pgonce: no error, the key is not new and its 
   FROM /*table*/processed_events
  WHERE key = $3::text AND operation = $2::text AND source = $1::text AND token = $4::int8`
 
+// aloneSQL fails with [pg.NotNew] on a cluster of Citus. There statements that travel together without BEGIN are committed
+// one by one, on the nodes that they are for.
+const aloneSQL = `SELECT coalesce(to_regclass('pg_catalog.citus_shards')::text, '0')::int8`
+
 // lockSQL takes the lock that an INSERT takes, and of every partition.
 const lockSQL = `LOCK TABLE /*table*/processed_events IN ROW EXCLUSIVE MODE`
 
@@ -185,6 +189,7 @@ var (
 
 	pinnedWindow, pinnedLimit, pinnedUnlimit = pg.Pin(windowSQL), pg.Pin(limitSQL), pg.Pin(unlimitSQL)
 	pinnedWindowMany                         = pg.Pin(windowManySQL)
+	pinnedAlone                              = pg.Pin(aloneSQL)
 	pinnedLockLimit, pinnedLockUnlimit       = pg.Pin(lockLimitSQL), pg.Pin(lockUnlimitSQL)
 )
 
@@ -216,7 +221,7 @@ func (s SQL) on(name pg.Name) SQL {
 
 // Texts returns every statement, each once, for tests that prepare them on a server.
 func (s SQL) Texts() []string {
-	return append(s.text[:], pinnedWindow, pinnedLimit, pinnedUnlimit, pinnedWindowMany, pinnedLockLimit, pinnedLockUnlimit)
+	return append(s.text[:], pinnedWindow, pinnedLimit, pinnedUnlimit, pinnedWindowMany, pinnedLockLimit, pinnedLockUnlimit, pinnedAlone)
 }
 
 // Table returns the table's name for people.
