@@ -64,7 +64,10 @@ var columnTypes = []string{
 	"timestamp[]", "timestamptz[]", "interval[]", "inet[]", "money[]", "xml[]", "point[]", "box[]", "mood[]", "positive[]", "moment[]", "pair[]", "event[]", "tstzrange[]", "floatrange[]", "citext[]", "hstore[]",
 }
 
-// typicalTypes are those that every run tries.
+// commonTypes are those that every run tries.
+var commonTypes = []string{"text", "numeric(10,2)", "bytea", "jsonb", "uuid", "timestamp", "interval", "text[]"}
+
+// typicalTypes are those that every full run tries.
 var typicalTypes = []string{
 	"text", "int4", "numeric(10,2)", "float8", "bytea", "jsonb", "uuid", "timestamp", "timestamptz", "interval", "inet", "macaddr", "money",
 	"tstzrange", "floatrange", "mood", "moments", "event", "nested", "text[]", "float8[]", "moment[]", "event[]", "hstore",
