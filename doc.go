@@ -6,6 +6,6 @@
 //   - [github.com/pgonce/pgonce/upsert]: upserts that only move forward: a late event never overwrites a newer one.
 //   - [github.com/pgonce/pgonce/pgerr]: SQLSTATEs, a unique violation as success, and the three answers of COMMIT.
 //
-// Once is built on at-least-once delivery, from a unique constraint, in the same transaction as the effect. Never from a
-// read before the write. Run "go run ./examples/quickstart" from a checkout to see it work.
+// Once is built on at-least-once delivery, from a unique constraint, in the same transaction as the effect. Never
+// from a read before the write. Run "go run ./examples/quickstart" from a checkout to see it work.
 package pgonce

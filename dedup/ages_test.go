@@ -12,7 +12,8 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 )
 
-// How close do the duplicates of each source come to the end of the window? Give an Ages to the calls, and look now and then.
+// How close do the duplicates of each source come to the end of the window? Give an Ages to the calls, and look now
+// and then.
 func ExampleAges() {
 	table := dedup.Table{Retention: 7 * 24 * time.Hour}
 	ages := &dedup.Ages{}
@@ -61,7 +62,10 @@ func TestAges(t *testing.T) {
 	for w := range 4 {
 		wg.Go(func() {
 			for i := range 3000 {
-				e := dedup.Event{Table: "t", Source: fmt.Sprint("s", i), Outcome: dedup.Duplicate, Age: time.Duration(w) * time.Second}
+				e := dedup.Event{
+					Table: "t", Source: fmt.Sprint("s", i), Outcome: dedup.Duplicate,
+					Age: time.Duration(w) * time.Second,
+				}
 				ages.Observe(t.Context(), e)
 				e.Outcome, e.Age = dedup.Executed, 100*time.Hour
 				ages.Observe(t.Context(), e)
@@ -86,7 +90,10 @@ func TestAges(t *testing.T) {
 
 	ages = &dedup.Ages{}
 	day := 24 * time.Hour
-	for _, age := range []time.Duration{0, time.Minute, time.Minute + 1, time.Hour, 5 * time.Hour, day, 3 * day, 7 * day, 30 * day, 30*day + 1, 99 * day} {
+	for _, age := range []time.Duration{
+		0, time.Minute, time.Minute + 1, time.Hour, 5 * time.Hour, day, 3 * day, 7 * day,
+		30 * day, 30*day + 1, 99 * day,
+	} {
 		ages.Observe(t.Context(), dedup.Event{Table: "processed_events", Outcome: dedup.Duplicate, Age: age})
 	}
 	one := ages.Report(dedup.Table{})[0]

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -58,7 +58,8 @@ func TestPurgeOnCitus(t *testing.T) {
 			t.Cleanup(func() { _ = holder.Rollback(context.Background()) }) // or the pool could not be closed after a failure
 			// By its key, and so on one node alone: a statement over all of them would be waited for by the coordinator.
 			var key string
-			require.NoError(t, holder.QueryRow(t.Context(), `SELECT max(key) FROM processed_events WHERE key LIKE 'goes%'`).Scan(&key))
+			require.NoError(t, holder.QueryRow(t.Context(),
+				`SELECT max(key) FROM processed_events WHERE key LIKE 'goes%'`).Scan(&key))
 			_, err = holder.Exec(t.Context(), `UPDATE processed_events SET attempt = attempt WHERE key = $1`, key)
 			require.NoError(t, err)
 			purge(t) // ends, though the holder does not
@@ -69,8 +70,8 @@ func TestPurgeOnCitus(t *testing.T) {
 	}
 }
 
-// A table of weeks is maintained: Citus refuses DETACH ... CONCURRENTLY. A claim that is open holds it up, and it holds up
-// other claims for no longer than a second.
+// A table of weeks is maintained: Citus refuses DETACH ... CONCURRENTLY. A claim that is open holds it up, and it
+// holds up other claims for no longer than a second.
 func TestMaintainOnCitus(t *testing.T) {
 	t.Parallel()
 	pool := coordinator(t)

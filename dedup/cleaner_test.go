@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 type eventLog struct {
@@ -51,7 +51,8 @@ func TestCleanerRuns(t *testing.T) {
 	}
 	for round := range 3 {
 		fill(t, pool, fillExpired, 500)
-		require.Eventually(t, func() bool { return number(t, pool, `SELECT count(*) FROM processed_events`) == 0 }, 30*time.Second, 5*time.Millisecond, "round %d", round)
+		require.Eventually(t, func() bool { return number(t, pool, `SELECT count(*) FROM processed_events`) == 0 },
+			30*time.Second, 5*time.Millisecond, "round %d", round)
 	}
 	// A purge is told of at its end. One that cancel ends early may have deleted keys, and not know of it.
 	deleted := func() (rows int64) {
@@ -60,7 +61,8 @@ func TestCleanerRuns(t *testing.T) {
 		}
 		return rows
 	}
-	require.Eventually(t, func() bool { return deleted() == 1_500 && len(log.all()) > 10 }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return deleted() == 1_500 && len(log.all()) > 10 }, 30*time.Second,
+		5*time.Millisecond)
 	cancel()
 	for range 3 {
 		require.ErrorIs(t, <-ends, context.Canceled)
@@ -95,7 +97,8 @@ func TestCleanerGoesOn(t *testing.T) {
 		require.Equal(t, "0LP01", e.Code)
 	}
 	exec1(t, pool, `DROP TRIGGER refuse ON processed_events`)
-	require.Eventually(t, func() bool { return number(t, pool, `SELECT count(*) FROM processed_events`) == 0 }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return number(t, pool, `SELECT count(*) FROM processed_events`) == 0 },
+		30*time.Second, 5*time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-end, context.Canceled)
 }
@@ -112,8 +115,8 @@ type downResults struct{ pgx.BatchResults }
 func (downResults) Tx() pgx.Tx   { return nil }
 func (downResults) Close() error { return errDown }
 
-// Of many processes that start at one moment each cleans at times of its own: first within a minute, then every Interval, give
-// or take a tenth.
+// Of many processes that start at one moment each cleans at times of its own: first within a minute, then every
+// Interval, give or take a tenth.
 func TestCleanerKeepsItsOwnTime(t *testing.T) {
 	t.Parallel()
 	for _, interval := range []time.Duration{0, time.Hour, 10 * time.Second, math.MaxInt64} {
@@ -182,12 +185,15 @@ func TestCleanerIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	end := make(chan error, 1)
-	c := dedup.Cleaner{Table: shorter, Interval: 10 * time.Millisecond, Done: func(ctx context.Context, s dedup.Stats, err error) {
-		select {
-		case all <- done{s, err}:
-		case <-ctx.Done():
-		}
-	}}
+	c := dedup.Cleaner{
+		Table: shorter, Interval: 10 * time.Millisecond,
+		Done: func(ctx context.Context, s dedup.Stats, err error) {
+			select {
+			case all <- done{s, err}:
+			case <-ctx.Done():
+			}
+		},
+	}
 	go func() { end <- c.Run(ctx, pool) }()
 	first := <-all
 	require.NoError(t, first.err)

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgserver"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgserver"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // The line for pg_cron, run by pg_cron, where the server's binaries have it. (What it does is shown by TestPurgeSQL, on
@@ -35,7 +35,8 @@ func TestPurgeByCron(t *testing.T) {
 	migrated(t, pool)
 	fill(t, pool, fillFifth, 10_000)
 	exec1(t, pool, `CREATE EXTENSION pg_cron`)
-	_, err = pool.Exec(t.Context(), `SELECT cron.schedule('purge processed_events', '* * * * *', $1)`, dedup.Table{}.PurgeSQL())
+	_, err = pool.Exec(t.Context(), `SELECT cron.schedule('purge processed_events', '* * * * *', $1)`,
+		dedup.Table{}.PurgeSQL())
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -45,7 +46,8 @@ func TestPurgeByCron(t *testing.T) {
 		n = number(t, pool, `SELECT count(*) FROM cron.job_run_details WHERE status IN ('succeeded', 'failed')`)
 	}
 	var status, message string
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT status, coalesce(return_message, '') FROM cron.job_run_details`).Scan(&status, &message))
+	require.NoError(t, pool.QueryRow(t.Context(),
+		`SELECT status, coalesce(return_message, '') FROM cron.job_run_details`).Scan(&status, &message))
 	require.Equal(t, "succeeded", status, message)
 	require.Equal(t, 8_000, number(t, pool, `SELECT count(*) FROM processed_events`))
 }

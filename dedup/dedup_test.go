@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // migrateEnv makes the test binary one of the processes of TestMigrateFromManyProcesses.
@@ -101,7 +101,8 @@ func TestMigrateRefusesConnectionInTransaction(t *testing.T) {
 		require.ErrorContains(t, dedup.Migrate(ctx, db), "in a transaction already", name)
 		require.NoError(t, outer.Rollback(ctx))
 		var n int
-		require.NoError(t, pool.QueryRow(ctx, `SELECT count(*) FROM pg_class WHERE relname IN ('outer_one', 'processed_events')`).Scan(&n))
+		require.NoError(t, pool.QueryRow(ctx,
+			`SELECT count(*) FROM pg_class WHERE relname IN ('outer_one', 'processed_events')`).Scan(&n))
 		require.Zero(t, n, name)
 	}
 	require.NoError(t, dedup.Migrate(ctx, acquired))
@@ -157,7 +158,8 @@ func TestMigrateRefusesForeignTable(t *testing.T) {
 	require.NoError(t, pool.QueryRow(t.Context(), `
 		SELECT count(*) FROM information_schema.columns WHERE table_name = 'processed_events'`).Scan(&columns))
 	require.Equal(t, 1, columns)
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_tables WHERE tablename = 'group_b'`).Scan(&tables))
+	require.NoError(t, pool.QueryRow(t.Context(),
+		`SELECT count(*) FROM pg_tables WHERE tablename = 'group_b'`).Scan(&tables))
 	require.Zero(t, tables, "the whole migration is one transaction")
 }
 
@@ -176,7 +178,8 @@ func TestMigrateDoesNotHideATable(t *testing.T) {
 	require.ErrorAs(t, dedup.Migrate(t.Context(), conn), &bad)
 	require.Equal(t, "table in another schema", bad.Problems[0].Kind.String())
 	var n int
-	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_tables WHERE tablename = 'processed_events'`).Scan(&n))
+	require.NoError(t, conn.QueryRow(t.Context(),
+		`SELECT count(*) FROM pg_tables WHERE tablename = 'processed_events'`).Scan(&n))
 	require.Equal(t, 1, n)
 	require.NoError(t, dedup.Migrate(t.Context(), conn, dedup.Table{Name: "public.processed_events"}))
 	_, err = conn.Exec(t.Context(), `RESET search_path`)
@@ -197,7 +200,8 @@ func TestTableNames(t *testing.T) {
 		require.NoError(t, dedup.Verify(t.Context(), pool, table), name)
 	}
 	for _, name := range []string{
-		".", "a.", ".a", "a.b.c", `"`, `"a`, `"a"b`, `""`, "a\x00b", "\xff", strings.Repeat("t", 64), strings.Repeat("s", 64) + ".t",
+		".", "a.", ".a", "a.b.c", `"`, `"a`, `"a"b`, `""`, "a\x00b", "\xff", strings.Repeat("t", 64),
+		strings.Repeat("s", 64) + ".t",
 	} {
 		require.Error(t, dedup.Table{Name: name}.Validate(), name)
 		require.Error(t, dedup.Migrate(t.Context(), pool, dedup.Table{Name: name}), name)
@@ -226,7 +230,8 @@ func TestTableChecks(t *testing.T) {
 	pool := pgtest.Pool(t)
 	require.NoError(t, dedup.Migrate(t.Context(), pool))
 	for _, values := range []string{
-		`'', 'o', 'k'`, `'s', '', 'k'`, `'s', 'o', ''`, `repeat('s', 256), 'o', 'k'`, `'s', repeat('o', 256), 'k'`, `'s', 'o', repeat('k', 1025)`,
+		`'', 'o', 'k'`, `'s', '', 'k'`, `'s', 'o', ''`, `repeat('s', 256), 'o', 'k'`, `'s', repeat('o', 256), 'k'`,
+		`'s', 'o', repeat('k', 1025)`,
 		`NULL, 'o', 'k'`, `'s', NULL, 'k'`, `'s', 'o', NULL`,
 	} {
 		_, err := pool.Exec(t.Context(), `INSERT INTO processed_events (source, operation, key) VALUES (`+values+`)`)

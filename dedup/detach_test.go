@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 const (
@@ -90,7 +90,8 @@ func TestCatalogBesideFinalize(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := shorter.Maintain(t.Context(), pool); done <- err }()
 	require.Eventually(t, func() bool {
-		return count(t, pool, waitsForOld) == 1 && count(t, pool, `SELECT count(*) FROM pg_locks WHERE granted AND mode = 'AccessExclusiveLock'
+		return count(t, pool, waitsForOld) == 1 && count(t, pool,
+			`SELECT count(*) FROM pg_locks WHERE granted AND mode = 'AccessExclusiveLock'
 			AND relation IN (SELECT inhrelid FROM pg_inherits WHERE inhdetachpending)`) == 1
 	}, 20*time.Second, 5*time.Millisecond)
 	_, err = old.Exec(t.Context(), `SET LOCAL lock_timeout = '100ms'`)

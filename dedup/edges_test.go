@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -129,7 +129,8 @@ func TestPurgeSQLAtEveryLevel(t *testing.T) {
 			}, 20*time.Second, 2*time.Millisecond)
 			require.NoError(t, tx.Commit(t.Context()))
 			require.NoError(t, <-done)
-			require.Zero(t, number(t, pool, `SELECT count(*) FROM processed_events WHERE key IN ('k1', 'k2000')`), "the other batches")
+			require.Zero(t, number(t, pool, `SELECT count(*) FROM processed_events WHERE key IN ('k1', 'k2000')`),
+				"the other batches")
 		})
 	}
 }
@@ -162,9 +163,18 @@ func TestMaintainUnderOddDefaults(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	for _, odd := range []map[string]string{
-		{"default_transaction_isolation": "serializable", "default_transaction_read_only": "off", "intervalstyle": "sql_standard", "timezone": "Pacific/Kiritimati"},
-		{"default_transaction_isolation": "repeatable read", "lock_timeout": "20ms", "intervalstyle": "postgres_verbose", "timezone": "America/Los_Angeles"},
-		{"standard_conforming_strings": "off", "datestyle": "SQL, DMY", "intervalstyle": "iso_8601", "statement_timeout": "20s"},
+		{
+			"default_transaction_isolation": "serializable", "default_transaction_read_only": "off",
+			"intervalstyle": "sql_standard", "timezone": "Pacific/Kiritimati",
+		},
+		{
+			"default_transaction_isolation": "repeatable read", "lock_timeout": "20ms", "intervalstyle": "postgres_verbose",
+			"timezone": "America/Los_Angeles",
+		},
+		{
+			"standard_conforming_strings": "off", "datestyle": "SQL, DMY", "intervalstyle": "iso_8601",
+			"statement_timeout": "20s",
+		},
 	} {
 		neglected(t, pool)
 		cfg := pool.Config().ConnConfig.Copy()
@@ -190,8 +200,8 @@ func TestMaintainUnderOddDefaults(t *testing.T) {
 	require.Equal(t, 4, number(t, pool, `SELECT count(*) FROM processed_events`))
 }
 
-// Another run makes a partition of what this one is about to drop: then it is no longer to be dropped at once, which would
-// make every claim wait for the longest open transaction.
+// Another run makes a partition of what this one is about to drop: then it is no longer to be dropped at once, which
+// would make every claim wait for the longest open transaction.
 func TestMaintainDropsNoPartition(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -215,7 +225,8 @@ func TestMaintainDropsNoPartition(t *testing.T) {
 		return number(t, pool, `SELECT count(*) FROM pg_locks WHERE NOT granted AND ($1 = '' OR mode = $1) AND relation = $2::regclass`, mode, table)
 	}
 	require.Eventually(t, func() bool { return waiting("", leaf) == 1 }, 20*time.Second, 2*time.Millisecond)
-	_, err = other.Exec(t.Context(), `ALTER TABLE processed_events ATTACH PARTITION `+leaf+` FOR VALUES FROM ('`+from+`') TO ('`+to+`')`)
+	_, err = other.Exec(t.Context(),
+		`ALTER TABLE processed_events ATTACH PARTITION `+leaf+` FOR VALUES FROM ('`+from+`') TO ('`+to+`')`)
 	require.NoError(t, err)
 	require.NoError(t, other.Commit(t.Context()))
 	pending := func() int { return number(t, pool, `SELECT count(*) FROM pg_inherits WHERE inhdetachpending`) }
@@ -236,7 +247,8 @@ func TestMaintainGivesADaysGrace(t *testing.T) {
 	first, _, _ := monday(t, pool, -5)
 	second, _, end := monday(t, pool, -4)
 	var over float64 // how long the second week has been over, in seconds
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT extract(epoch FROM now() AT TIME ZONE 'UTC' - $1::text::timestamp)::float8`, end).Scan(&over))
+	require.NoError(t, pool.QueryRow(t.Context(),
+		`SELECT extract(epoch FROM now() AT TIME ZONE 'UTC' - $1::text::timestamp)::float8`, end).Scan(&over))
 	for _, tc := range []struct {
 		expired time.Duration // how long ago its last key has expired
 		dropped []string

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -29,36 +29,61 @@ var homeMade = []struct {
 	advised           bool
 }{
 	{"one id", `(event_id text PRIMARY KEY)`, oneID, true},
-	{"one id and a source", `(event_id text PRIMARY KEY, source text NOT NULL DEFAULT 'x', processed_at timestamptz)`, oneID, true},
-	{"the columns of the key, and one of them unique", `(key text PRIMARY KEY, operation text, source text)`, oneKey, true},
+	{
+		"one id and a source", `(event_id text PRIMARY KEY, source text NOT NULL DEFAULT 'x', processed_at timestamptz)`,
+		oneID, true,
+	},
+	{
+		"the columns of the key, and one of them unique", `(key text PRIMARY KEY, operation text, source text)`, oneKey,
+		true,
+	},
 	{"the same, and a number", `(id bigserial PRIMARY KEY, key text UNIQUE, operation text, source text)`, oneKey, true},
-	{"the key itself, and nothing else", `(key text, operation text, source text, PRIMARY KEY (source, operation, key))`, oneKey, false},
+	{
+		"the key itself, and nothing else", `(key text, operation text, source text, PRIMARY KEY (source, operation, key))`,
+		oneKey, false,
+	},
 	{"ours, and part of the key", `(` + ourColumns + `, PRIMARY KEY (key, source))`, oneKey, false},
 	{"ours, and part of the key in three ways", `(` + ourColumns + `, PRIMARY KEY (key), UNIQUE (key, source));
 		CREATE UNIQUE INDEX i ON processed_events (key, operation)`, oneKey, false},
-	{"ours, an index of part of the key", `(` + ourColumns + `); CREATE UNIQUE INDEX i ON processed_events (key)`, oneKey, false},
+	{
+		"ours, an index of part of the key", `(` + ourColumns + `); CREATE UNIQUE INDEX i ON processed_events (key)`, oneKey,
+		false,
+	},
 	{"ours, and a number", `(id bigserial PRIMARY KEY, ` + ourColumns + `, UNIQUE (key, operation))`, oneKey, false},
-	{"ours, DEFERRABLE, and a number", `(id bigserial PRIMARY KEY, ` + ourColumns + `, UNIQUE (key, operation, source) DEFERRABLE)`, oneKey, false},
-	{"ours, DEFERRABLE twice", `(` + ourColumns + `, PRIMARY KEY (key, operation, source) DEFERRABLE, UNIQUE (source, operation, key) DEFERRABLE)`, oneKey, false},
-	{"ours, with a WHERE", `(` + ourColumns + `); CREATE UNIQUE INDEX i ON processed_events (key, operation, source) WHERE NOT failed`, oneKey, false},
+	{
+		"ours, DEFERRABLE, and a number",
+		`(id bigserial PRIMARY KEY, ` + ourColumns + `, UNIQUE (key, operation, source) DEFERRABLE)`, oneKey, false,
+	},
+	{"ours, DEFERRABLE twice", `(` + ourColumns +
+		`, PRIMARY KEY (key, operation, source) DEFERRABLE, UNIQUE (source, operation, key) DEFERRABLE)`, oneKey, false},
+	{"ours, with a WHERE", `(` + ourColumns +
+		`); CREATE UNIQUE INDEX i ON processed_events (key, operation, source) WHERE NOT failed`, oneKey, false},
 	{"ours, with a WHERE and a number", `(id bigserial PRIMARY KEY, ` + ourColumns + `);
 		CREATE UNIQUE INDEX i ON processed_events (key, operation, source) WHERE NOT failed`, oneKey, false},
-	{"ours, on an expression", `(` + ourColumns + `); CREATE UNIQUE INDEX i ON processed_events (lower(key), operation, source);
+	{"ours, on an expression", `(` + ourColumns +
+		`); CREATE UNIQUE INDEX i ON processed_events (lower(key), operation, source);
 		CREATE UNIQUE INDEX j ON processed_events (md5(key), operation, source)`, oneKey, false},
-	{"ours, by another collation", `(` + ourColumns + `); CREATE UNIQUE INDEX i ON processed_events (key COLLATE "en-x-icu", operation, source);
-		CREATE UNIQUE INDEX j ON processed_events (key, operation, source COLLATE "en-x-icu")`, oneKey, false},
+	{
+		"ours, by another collation",
+		`(` + ourColumns + `); CREATE UNIQUE INDEX i ON processed_events (key COLLATE "en-x-icu", operation, source);
+		CREATE UNIQUE INDEX j ON processed_events (key, operation, source COLLATE "en-x-icu")`, oneKey, false,
+	},
 	{
 		"ours, with a tenant", `(tenant text NOT NULL, ` + ourColumns + `, PRIMARY KEY (tenant, key, operation, source))`,
 		`INSERT INTO processed_events (tenant, key, operation, source) VALUES ('t', 'k', 'o', 's')`, false,
 	},
-	{"ours, by EXCLUDE", `(` + ourColumns + `, EXCLUDE USING btree (key WITH =, operation WITH =, source WITH =))`, oneKey, false},
+	{
+		"ours, by EXCLUDE", `(` + ourColumns + `, EXCLUDE USING btree (key WITH =, operation WITH =, source WITH =))`,
+		oneKey, false,
+	},
 	{"ours, pointed to", `(` + ourColumns + `, PRIMARY KEY (key, source));
 		CREATE TABLE p (k text, s text, FOREIGN KEY (k, s) REFERENCES processed_events (key, source))`, oneKey, false},
 	{
 		"ours, of other types", `(key uuid NOT NULL, operation varchar(20) NOT NULL, source char(4) NOT NULL,
 		processed_at timestamptz NOT NULL DEFAULT now(), payload_hash bytea, value bytea, lease_until timestamptz,
 		attempt smallint NOT NULL DEFAULT 1, failed boolean NOT NULL DEFAULT false, token integer, PRIMARY KEY (key, operation, source))`,
-		`INSERT INTO processed_events (key, operation, source) VALUES ('00000000-0000-7000-8000-000000000000', 'o', 's')`, false,
+		`INSERT INTO processed_events (key, operation, source) VALUES ('00000000-0000-7000-8000-000000000000', 'o', 's')`,
+		false,
 	},
 	{"ours, nullable", `(key text, operation text, source text,
 		processed_at timestamptz DEFAULT now(), payload_hash bytea, value bytea, lease_until timestamptz,

@@ -9,12 +9,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestHashLayouts(t *testing.T) {
 	t.Parallel()
-	for n, valid := range map[int]bool{-1 << 40: false, -1: false, 0: false, 1: false, 2: true, 1024: true, 1025: false, 1 << 40: false} {
+	for n, valid := range map[int]bool{
+		-1 << 40: false, -1: false, 0: false, 1: false, 2: true, 1024: true, 1025: false,
+		1 << 40: false,
+	} {
 		err := dedup.Table{Layout: dedup.Hash(n)}.Validate()
 		require.Equal(t, valid, err == nil, "%d: %v", n, err)
 	}
@@ -35,16 +38,32 @@ var hashDamages = []struct {
 	{"a partition missing", `DROP TABLE processed_events_h2`, []string{"partition missing"}, true},
 	{"half of one missing", `DROP TABLE processed_events_h0;
 		CREATE TABLE b PARTITION OF processed_events FOR VALUES WITH (MODULUS 8, REMAINDER 4)`, []string{"partition missing"}, true},
-	{"all missing", `DROP TABLE processed_events_h0, processed_events_h1, processed_events_h2, processed_events_h3`, []string{"partition missing"}, true},
-	{"key dropped", dropKey, []string{"constraint missing"}, true},
-	{"key of more columns", dropKey + `ALTER TABLE processed_events ADD PRIMARY KEY (key, operation, source, attempt)`, []string{"index has more columns"}, true},
 	{
-		"index of the table invalid, for a partition has none", dropKey + `CREATE UNIQUE INDEX i ON ONLY processed_events (key, operation, source)`,
+		"all missing", `DROP TABLE processed_events_h0, processed_events_h1, processed_events_h2, processed_events_h3`,
+		[]string{"partition missing"},
+		true,
+	},
+	{"key dropped", dropKey, []string{"constraint missing"}, true},
+	{
+		"key of more columns", dropKey + `ALTER TABLE processed_events ADD PRIMARY KEY (key, operation, source, attempt)`,
+		[]string{"index has more columns"},
+		true,
+	},
+	{
+		"index of the table invalid, for a partition has none",
+		dropKey + `CREATE UNIQUE INDEX i ON ONLY processed_events (key, operation, source)`,
 		[]string{"index invalid"},
 		true,
 	},
-	{"unique index of a partition alone", `CREATE UNIQUE INDEX i ON processed_events_h1 (key, source)`, []string{"other unique index"}, true},
-	{"harmless unique index of a partition", `CREATE UNIQUE INDEX i ON processed_events_h1 (source, operation, key)`, nil, true},
+	{
+		"unique index of a partition alone", `CREATE UNIQUE INDEX i ON processed_events_h1 (key, source)`,
+		[]string{"other unique index"},
+		true,
+	},
+	{
+		"harmless unique index of a partition", `CREATE UNIQUE INDEX i ON processed_events_h1 (source, operation, key)`, nil,
+		true,
+	},
 	{"trigger of a partition", `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 		CREATE TRIGGER t BEFORE INSERT ON processed_events_h3 FOR EACH ROW EXECUTE FUNCTION f()`, []string{"trigger"}, true},
 	{"trigger of the table", `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
@@ -55,7 +74,12 @@ var hashDamages = []struct {
 		CREATE TABLE sub PARTITION OF processed_events_h3 FOR VALUES WITH (MODULUS 1, REMAINDER 0)`, []string{"not a table"}, false},
 	{"plain", `DROP TABLE processed_events; CREATE TABLE processed_events (key text)`, []string{"layout"}, false},
 	{"view", `DROP TABLE processed_events; CREATE VIEW processed_events AS SELECT 1`, []string{"not a table"}, false},
-	{"by another strategy", `DROP TABLE processed_events; ` + strings.Replace(strings.Split(dedup.Table{}.DDL(), "-- Version 2")[0], "\n);", "\n) PARTITION BY LIST (key);", 1), []string{"layout"}, false},
+	{
+		"by another strategy", `DROP TABLE processed_events; ` +
+			strings.Replace(strings.Split(dedup.Table{}.DDL(), "-- Version 2")[0], "\n);", "\n) PARTITION BY LIST (key);", 1),
+		[]string{"layout"},
+		false,
+	},
 	{
 		"nullable column", dropKey + `ALTER TABLE processed_events ALTER COLUMN source DROP NOT NULL, ADD UNIQUE (key, operation, source)`,
 		[]string{"column nullable"},
@@ -87,7 +111,8 @@ func TestVerifyHash(t *testing.T) {
 			found := problems(t, pool, hashed)
 			for _, p := range found {
 				kinds = append(kinds, p.Kind.String())
-				require.Contains(t, []string{"processed_events", "public.processed_events"}, p.Table, "the table, not its partition")
+				require.Contains(t, []string{"processed_events", "public.processed_events"}, p.Table,
+					"the table, not its partition")
 			}
 			require.ElementsMatch(t, d.kinds, kinds, "%v", found)
 			if d.fixed {
@@ -119,7 +144,10 @@ func TestMigrateHash(t *testing.T) {
 	for i, n := range []int{4, 2, 16, 3, 3} {
 		var got int
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_inherits WHERE inhparent = $1::text::regclass`,
-			[]string{"processed_events", `"My.App".events`, `"Mixed"`, strings.Repeat("é", 31) + "a", strings.Repeat("é", 31) + "b"}[i]).Scan(&got))
+			[]string{
+				"processed_events", `"My.App".events`, `"Mixed"`, strings.Repeat("é", 31) + "a",
+				strings.Repeat("é", 31) + "b",
+			}[i]).Scan(&got))
 		require.Equal(t, n, got, "%v", tables[i])
 	}
 	// The DDL by itself makes the same; and another layout is told apart.

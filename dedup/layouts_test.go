@@ -18,8 +18,8 @@ var (
 	setLine             = regexp.MustCompile(`^SET\b|USING ERRCODE|EXCLUDED\.`)
 )
 
-// The steps that change a layout are run by an owner, and their triggers by whoever claims. An operator or a function of
-// theirs whose schema is not named could be made in another schema of the search path.
+// The steps that change a layout are run by an owner, and their triggers by whoever claims. An operator or a function
+// of theirs whose schema is not named could be made in another schema of the search path.
 func TestLayoutsAreQualified(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("layouts/*/*.sql")

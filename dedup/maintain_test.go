@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // shorter is the same table with a window that ends within its partitions: two weeks or three are expired.
@@ -42,8 +42,8 @@ func count(t *testing.T, pool *pgxpool.Pool, sql string) (n int) {
 	return n
 }
 
-// kept is how many partitions are left when shorter has been maintained: from the week in which its window began, less the
-// grace, to 8 weeks ahead.
+// kept is how many partitions are left when shorter has been maintained: from the week in which its window began,
+// less the grace, to 8 weeks ahead.
 func kept(t *testing.T, pool *pgxpool.Pool) int {
 	t.Helper()
 	return count(t, pool, `
@@ -61,7 +61,8 @@ func wantMended(t *testing.T, pool *pgxpool.Pool) {
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM processed_events`), "the keys of the window are all there")
 }
 
-// neglected returns a table that nobody has maintained for a while: two weeks and more have expired, and six are missing.
+// neglected returns a table that nobody has maintained for a while: two weeks and more have expired, and six are
+// missing.
 func neglected(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	exec1(t, pool, `DROP TABLE IF EXISTS processed_events`)
@@ -109,8 +110,8 @@ func TestMaintain(t *testing.T) {
 	require.ErrorContains(t, err, "dedup.Migrate")
 }
 
-// A retention that gets longer, and a partition that somebody has dropped, bring no empty partitions of the past, in which
-// keys would run again. Where nothing has been maintained for long there is no gap.
+// A retention that gets longer, and a partition that somebody has dropped, bring no empty partitions of the past, in
+// which keys would run again. Where nothing has been maintained for long there is no gap.
 func TestMaintainMakesNoPast(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -146,8 +147,10 @@ func TestMaintainKeepsUndone(t *testing.T) {
 	second, _, _ := monday(t, pool, -4)
 	exec1(t, pool, `ALTER TABLE processed_events DETACH PARTITION `+first)
 	exec1(t, pool, `COMMENT ON TABLE `+first+` IS 'pgonce dedup partition, week `+from+`, being dropped'`)
-	attached := func() (xmin string) { // of the entry that makes it a partition: another one, had it been detached for a moment
-		require.NoError(t, pool.QueryRow(t.Context(), `SELECT xmin::text FROM pg_inherits WHERE inhrelid = $1::text::regclass`, second).Scan(&xmin))
+	// of the entry that makes it a partition: another one, had it been detached for a moment
+	attached := func() (xmin string) {
+		require.NoError(t, pool.QueryRow(t.Context(),
+			`SELECT xmin::text FROM pg_inherits WHERE inhrelid = $1::text::regclass`, second).Scan(&xmin))
 		return xmin
 	}
 	before := attached()
@@ -249,7 +252,8 @@ func TestMaintainKilled(t *testing.T) {
 		require.NoError(t, err)
 	}
 	broken, first := 0, 1+rand.New(rand.NewPCG(seed, 0)).IntN(step)
-	t.Logf("%d statements, every %dth from %d on; to replay: PGONCE_SEED=%d go test ./dedup -run '^%s$'", total, step, first, seed, t.Name())
+	t.Logf("%d statements, every %dth from %d on; to replay: PGONCE_SEED=%d go test ./dedup -run '^%s$'", total, step,
+		first, seed, t.Name())
 	for n := first; n <= total; n += step {
 		for _, mode := range []faultconn.Mode{faultconn.DropBefore, faultconn.DropReply} {
 			neglected(t, pool)
@@ -269,7 +273,8 @@ func TestMaintainKilled(t *testing.T) {
 	require.Greater(t, broken, total/step)
 }
 
-// A detaching that is ended while it waits leaves the partition pending, which only FINALIZE mends. Claims go on meanwhile.
+// A detaching that is ended while it waits leaves the partition pending, which only FINALIZE mends. Claims go on
+// meanwhile.
 func TestMaintainPending(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

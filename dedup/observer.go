@@ -26,9 +26,11 @@ const (
 	Unfinished      Outcome = "unfinished"       // a reservation ran out
 	FinalFailure    Outcome = "final_failure"    // the key ended in a final failure, now or before
 	LostLease       Outcome = "lost_lease"       // the attempt outlived its lease, and another one has taken the key over
-	Unsettled       Outcome = "unsettled"        // an earlier attempt was interrupted, and the provider may have forgotten it: look there
-	Unknown         Outcome = "unknown"          // COMMIT was not answered, and the answer could not be found out
-	Failed          Outcome = "failed"           // anything else: the effect's own error, the server's, a lost connection, a panic
+	// an earlier attempt was interrupted, and the provider may have forgotten it: look there
+	Unsettled Outcome = "unsettled"
+	Unknown   Outcome = "unknown" // COMMIT was not answered, and the answer could not be found out
+	// anything else: the effect's own error, the server's, a lost connection, a panic
+	Failed Outcome = "failed"
 
 	Stored     Outcome = "stored" // an inbox has stored a message
 	DeadLetter Outcome = "dead"   // a message of an inbox had its last attempt

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -33,7 +33,10 @@ type meddling struct {
 }
 
 var meddlings = []meddling{
-	{name: "a CHECK on the key", kind: dedup.KindOtherConstraint, sql: `ALTER TABLE processed_events ADD CHECK (key <> 'k')`, harm: claimSQL, code: "23514"},
+	{
+		name: "a CHECK on the key", kind: dedup.KindOtherConstraint,
+		sql: `ALTER TABLE processed_events ADD CHECK (key <> 'k')`, harm: claimSQL, code: "23514",
+	},
 	{
 		name: "a CHECK on what a reservation changes", kind: dedup.KindOtherConstraint,
 		sql:  claimSQL + `; ALTER TABLE processed_events ADD CHECK (attempt < 2)`,
@@ -45,13 +48,19 @@ var meddlings = []meddling{
 			ALTER TABLE processed_events ADD CHECK (app.octet_length(key) >= 1 AND app.octet_length(key) <= 1024)`,
 		harm: claimSQL, code: "23514",
 	},
-	{name: "a CHECK that says what ours says", sql: `ALTER TABLE processed_events ADD CHECK (octet_length(key) BETWEEN 1 AND 1024)`},
+	{
+		name: "a CHECK that says what ours says",
+		sql:  `ALTER TABLE processed_events ADD CHECK (octet_length(key) BETWEEN 1 AND 1024)`,
+	},
 	{
 		name: "a CHECK of a partition", kind: dedup.KindOtherConstraint, layout: dedup.Hash(2),
 		sql:  `ALTER TABLE processed_events_h0 ADD CHECK (attempt < 0); ALTER TABLE processed_events_h1 ADD CHECK (attempt = 1)`,
 		harm: claimsSQL, code: "23514",
 	},
-	{name: "a CHECK that is not enforced", since: 180000, sql: `ALTER TABLE processed_events ADD CHECK (key <> 'k') NOT ENFORCED`},
+	{
+		name: "a CHECK that is not enforced", since: 180000,
+		sql: `ALTER TABLE processed_events ADD CHECK (key <> 'k') NOT ENFORCED`,
+	},
 	{
 		name: "a CHECK of ours that is not enforced", kind: dedup.KindCheckMissing, layout: dedup.Weekly, since: 180000,
 		sql: `ALTER TABLE processed_events DROP CONSTRAINT bucket_of_event_time,
@@ -81,12 +90,15 @@ var meddlings = []meddling{
 			ALTER TABLE processed_events REPLICA IDENTITY USING INDEX i; DROP INDEX i`,
 	},
 	{
-		name: "no replica identity of a partition", kind: dedup.KindReplicaIdentity, layout: dedup.Hash(2), harm: deleteSQL, code: "55000",
-		sql: published + claimsSQL + `; ALTER TABLE processed_events_h0 REPLICA IDENTITY NOTHING`,
+		name: "no replica identity of a partition", kind: dedup.KindReplicaIdentity, layout: dedup.Hash(2), harm: deleteSQL,
+		code: "55000",
+		sql:  published + claimsSQL + `; ALTER TABLE processed_events_h0 REPLICA IDENTITY NOTHING`,
 	},
 	{
-		name: "no replica identity, published with its schema", kind: dedup.KindReplicaIdentity, since: 150000, harm: deleteSQL, code: "55000",
-		sql: `CREATE PUBLICATION p FOR TABLES IN SCHEMA public; ` + claimSQL + `; ALTER TABLE processed_events REPLICA IDENTITY NOTHING`,
+		name: "no replica identity, published with its schema", kind: dedup.KindReplicaIdentity, since: 150000,
+		harm: deleteSQL, code: "55000",
+		sql: `CREATE PUBLICATION p FOR TABLES IN SCHEMA public; ` + claimSQL +
+			`; ALTER TABLE processed_events REPLICA IDENTITY NOTHING`,
 	},
 	{name: "no replica identity, nothing published", sql: `ALTER TABLE processed_events REPLICA IDENTITY NOTHING`},
 	{
@@ -99,7 +111,8 @@ var meddlings = []meddling{
 			ALTER TABLE processed_events REPLICA IDENTITY NOTHING`,
 	},
 	{
-		name: "a unique index for a replica identity", sql: published + `CREATE UNIQUE INDEX i ON processed_events (source, operation, key);
+		name: "a unique index for a replica identity",
+		sql: published + `CREATE UNIQUE INDEX i ON processed_events (source, operation, key);
 			ALTER TABLE processed_events REPLICA IDENTITY USING INDEX i`,
 	},
 
@@ -112,7 +125,10 @@ var meddlings = []meddling{
 		name: "not published, a schema is", kind: dedup.KindNotPublished, since: 150000,
 		sql: `CREATE SCHEMA app; CREATE PUBLICATION p FOR TABLES IN SCHEMA app`,
 	},
-	{name: "a schema published, and the table", since: 150000, sql: `CREATE SCHEMA app; CREATE PUBLICATION p FOR TABLES IN SCHEMA app, TABLE processed_events`},
+	{
+		name: "a schema published, and the table", since: 150000,
+		sql: `CREATE SCHEMA app; CREATE PUBLICATION p FOR TABLES IN SCHEMA app, TABLE processed_events`,
+	},
 	{name: "published with its schema", since: 150000, sql: payments + `CREATE PUBLICATION p FOR TABLES IN SCHEMA public`},
 	{
 		name: "rows published", kind: dedup.KindNotPublished, since: 150000,
@@ -130,8 +146,14 @@ var meddlings = []meddling{
 		name: "one partition published", kind: dedup.KindNotPublished, layout: dedup.Hash(2),
 		sql: payments + `CREATE PUBLICATION p FOR TABLE payments, processed_events_h0`,
 	},
-	{name: "each partition published", layout: dedup.Hash(2), sql: payments + `CREATE PUBLICATION p FOR TABLE payments, processed_events_h0, processed_events_h1`},
-	{name: "published by another one", layout: dedup.Weekly, sql: payments + published + `CREATE PUBLICATION a FOR TABLE payments`},
+	{
+		name: "each partition published", layout: dedup.Hash(2),
+		sql: payments + `CREATE PUBLICATION p FOR TABLE payments, processed_events_h0, processed_events_h1`,
+	},
+	{
+		name: "published by another one", layout: dedup.Weekly,
+		sql: payments + published + `CREATE PUBLICATION a FOR TABLE payments`,
+	},
 	{name: "published alone", sql: published},
 	{name: "everything published", layout: dedup.Hash(2), sql: payments + `CREATE PUBLICATION p FOR ALL TABLES`},
 
@@ -149,11 +171,13 @@ var meddlings = []meddling{
 		harm: `INSERT INTO processed_events (source, operation, key, token) VALUES ('s', 'o', 'k', 1)`, code: "428C9",
 	},
 	{
-		name: "a state that is computed", kind: dedup.KindColumnGenerated, harm: `UPDATE processed_events SET failed = true`, code: "428C9",
-		sql: `ALTER TABLE processed_events DROP failed, ADD failed boolean NOT NULL GENERATED ALWAYS AS (key = 'k') STORED`,
+		name: "a state that is computed", kind: dedup.KindColumnGenerated, harm: `UPDATE processed_events SET failed = true`,
+		code: "428C9",
+		sql:  `ALTER TABLE processed_events DROP failed, ADD failed boolean NOT NULL GENERATED ALWAYS AS (key = 'k') STORED`,
 	},
 	{
-		name: "a value that is computed", kind: dedup.KindColumnGenerated, harm: `UPDATE processed_events SET value = NULL::bytea`, code: "428C9",
+		name: "a value that is computed", kind: dedup.KindColumnGenerated,
+		harm: `UPDATE processed_events SET value = NULL::bytea`, code: "428C9",
 		sql: `ALTER TABLE processed_events DROP value, ADD value bytea GENERATED ALWAYS AS ('\x00'::bytea) STORED`,
 	},
 	{
@@ -181,22 +205,29 @@ var meddlings = []meddling{
 		name: "a trigger after, of a partition", kind: dedup.KindTriggerAfter, layout: dedup.Hash(2),
 		sql: triggerFunc + `CREATE TRIGGER t AFTER INSERT ON processed_events_h0 FOR EACH ROW EXECUTE FUNCTION f()`,
 	},
-	{name: "a rule of a partition", kind: dedup.KindRule, layout: dedup.Hash(2), sql: `CREATE RULE r AS ON DELETE TO processed_events_h0 DO INSTEAD NOTHING`},
 	{
-		name: "a foreign key of a partition", kind: dedup.KindForeignKey, layout: dedup.Hash(2), harm: claimsSQL, code: "23503",
-		sql: `CREATE TABLE s (id text PRIMARY KEY); ALTER TABLE processed_events_h0 ADD FOREIGN KEY (source) REFERENCES s`,
+		name: "a rule of a partition", kind: dedup.KindRule, layout: dedup.Hash(2),
+		sql: `CREATE RULE r AS ON DELETE TO processed_events_h0 DO INSTEAD NOTHING`,
 	},
 	{
-		name: "a unique index of a partition, on part of the key", kind: dedup.KindOtherUniqueIndex, layout: dedup.Hash(2), harm: claimsSQL, code: "23505",
+		name: "a foreign key of a partition", kind: dedup.KindForeignKey, layout: dedup.Hash(2), harm: claimsSQL,
+		code: "23503",
+		sql:  `CREATE TABLE s (id text PRIMARY KEY); ALTER TABLE processed_events_h0 ADD FOREIGN KEY (source) REFERENCES s`,
+	},
+	{
+		name: "a unique index of a partition, on part of the key", kind: dedup.KindOtherUniqueIndex, layout: dedup.Hash(2),
+		harm: claimsSQL, code: "23505",
 		sql: `CREATE UNIQUE INDEX i ON processed_events_h0 (source) INCLUDE (key, operation)`,
 	},
 	{
-		name: "a unique index of a partition, that takes different keys for equal", kind: dedup.KindOtherUniqueIndex, layout: dedup.Hash(2),
+		name: "a unique index of a partition, that takes different keys for equal", kind: dedup.KindOtherUniqueIndex,
+		layout: dedup.Hash(2),
 		sql: `CREATE COLLATION blurred (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
 			CREATE UNIQUE INDEX i ON processed_events_h0 (key COLLATE blurred, operation, source)`,
 	},
 	{
-		name: "a unique index of a partition, on an expression", kind: dedup.KindOtherUniqueIndex, layout: dedup.Hash(2), harm: claimsSQL, code: "23505",
+		name: "a unique index of a partition, on an expression", kind: dedup.KindOtherUniqueIndex, layout: dedup.Hash(2),
+		harm: claimsSQL, code: "23505",
 		sql: `CREATE UNIQUE INDEX i ON processed_events_h0 (length(key), operation, source)`,
 	},
 }
@@ -232,13 +263,15 @@ func TestVerifyWhatOthersDo(t *testing.T) {
 	}
 }
 
-// wantMigrated demands that Migrate refuses a table for the problems that Verify has found, but for those that it ignores.
+// wantMigrated demands that Migrate refuses a table for the problems that Verify has found, but for those that it
+// ignores.
 func wantMigrated(t *testing.T, pool *pgxpool.Pool, table dedup.Table, found []dedup.Problem) {
 	t.Helper()
 	var want []dedup.Problem
 	for _, p := range found {
 		switch p.Kind {
-		case dedup.KindTriggerAfter, dedup.KindForeignKey, dedup.KindOtherConstraint, dedup.KindReplicaIdentity, dedup.KindNotPublished:
+		case dedup.KindTriggerAfter, dedup.KindForeignKey, dedup.KindOtherConstraint, dedup.KindReplicaIdentity,
+			dedup.KindNotPublished:
 		default:
 			want = append(want, p)
 		}
@@ -253,7 +286,8 @@ func wantMigrated(t *testing.T, pool *pgxpool.Pool, table dedup.Table, found []d
 	require.Equal(t, want, bad.Problems)
 }
 
-// A partition that was detached CONCURRENTLY, and is one again, has a CHECK of its bounds. So may one that was made by hand.
+// A partition that was detached CONCURRENTLY, and is one again, has a CHECK of its bounds. So may one that was made
+// by hand.
 func TestVerifyBoundsAsChecks(t *testing.T) {
 	t.Parallel()
 	for _, style := range []string{"ISO, MDY", "German, DMY"} {

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // Behind PgBouncer in transaction mode, where each transaction may get another session, several purges at a time still
@@ -32,7 +32,10 @@ func TestPurgeBehindPgBouncer(t *testing.T) {
 	direct := pgtest.Pool(t)
 	migrated(t, direct)
 	fill(t, direct, fillFifth, 10_000)
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe} {
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+		pgx.QueryExecModeCacheDescribe,
+	} {
 		fill(t, direct, `INSERT INTO processed_events (source, operation, key, processed_at)
 			SELECT 'again', 'o', 'k' || i, now() - interval '40 days' FROM generate_series(1, $1::int) AS i ON CONFLICT DO NOTHING`, 2_000)
 		due := number(t, direct, `SELECT count(*) FROM processed_events WHERE processed_at < now() - interval '36 days'`)
@@ -75,7 +78,8 @@ func TestPurgeBehindPgBouncer(t *testing.T) {
 		wg.Wait()
 		require.EqualValues(t, due, sum, "%v", mode)
 		require.Equal(t, 8_000, number(t, direct, `SELECT count(*) FROM processed_events`))
-		require.Zero(t, number(t, direct, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`))
+		require.Zero(t, number(t, direct,
+			`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`))
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // long asks for the long form of the tests that have one.
@@ -57,7 +57,11 @@ var execModes = []pgx.QueryExecMode{
 func TestPurge(t *testing.T) {
 	t.Parallel()
 	for _, mode := range execModes {
-		for _, table := range []dedup.Table{{}, {Name: `"My.App"."a""b'c"`, Retention: 48 * time.Hour}, {Name: "$pgonce$", Retention: 30 * time.Hour}} {
+		for _, table := range []dedup.Table{
+			{},
+			{Name: `"My.App"."a""b'c"`, Retention: 48 * time.Hour},
+			{Name: "$pgonce$", Retention: 30 * time.Hour},
+		} {
 			t.Run(fmt.Sprintf("%v/%s", mode, table.Name), func(t *testing.T) {
 				t.Parallel()
 				cfg := pgtest.Config(t)
@@ -120,7 +124,8 @@ func insertKinds(t *testing.T, pool *pgxpool.Pool, table dedup.Table) (stay, exp
 			}
 			exec1(t, pool, fmt.Sprintf(`INSERT INTO %s (source, operation, key, processed_at, lease_until, failed, attempt, value)
 				SELECT 's', 'o', '%s', now() - %d * interval '1 microsecond', %s`,
-				quoted(table), strings.ReplaceAll(name, "'", "''"), age.Microseconds(), strings.NewReplacer("'why'", `'why'::bytea`, "'value'", `'value'::bytea`,
+				quoted(table), strings.ReplaceAll(name, "'", "''"), age.Microseconds(),
+				strings.NewReplacer("'why'", `'why'::bytea`, "'value'", `'value'::bytea`,
 					"'infinity'", "timestamptz 'infinity'", "'-infinity'", "timestamptz '-infinity'").Replace(state)))
 		}
 	}
@@ -165,16 +170,19 @@ func TestPurgeLeavesTheSessionAlone(t *testing.T) {
 	cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
 	pool := pgtest.PoolConfig(t, cfg)
 	require.NoError(t, dedup.Migrate(t.Context(), pool))
-	_, err := pool.Exec(t.Context(), `BEGIN READ WRITE; INSERT INTO processed_events (source, operation, key, processed_at) SELECT 's', 'o', 'k' || i, '2001-01-01' FROM generate_series(1, 3000) AS i; COMMIT`)
+	_, err := pool.Exec(t.Context(),
+		`BEGIN READ WRITE; INSERT INTO processed_events (source, operation, key, processed_at) SELECT 's', 'o', 'k' || i, '2001-01-01' FROM generate_series(1, 3000) AS i; COMMIT`)
 	require.NoError(t, err)
 	stats, err := dedup.Table{}.Purge(t.Context(), pool)
 	require.NoError(t, err)
 	require.EqualValues(t, 3000, stats.Deleted)
 	var timeout, isolation string
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT current_setting('lock_timeout'), current_setting('transaction_isolation')`).Scan(&timeout, &isolation))
+	require.NoError(t, pool.QueryRow(t.Context(),
+		`SELECT current_setting('lock_timeout'), current_setting('transaction_isolation')`).Scan(&timeout, &isolation))
 	require.Equal(t, "77s", timeout)
 	require.Equal(t, "serializable", isolation)
-	require.Zero(t, number(t, pool, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()`))
+	require.Zero(t, number(t, pool,
+		`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()`))
 	require.Zero(t, pool.Stat().AcquiredConns())
 }
 
@@ -195,7 +203,9 @@ func TestPurgeRunsAlone(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return number(t, pool, resting) == 1 && number(t, pool, `SELECT count(*) FROM processed_events`) < 5_000
 	}, 20*time.Second, 5*time.Millisecond)
-	require.Zero(t, number(t, pool, strings.Replace(resting, "l.locktype = 'advisory'", "(a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL OR l.mode LIKE 'Row%')", 1)))
+	require.Zero(t, number(t, pool,
+		strings.Replace(resting, "l.locktype = 'advisory'",
+			"(a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL OR l.mode LIKE 'Row%')", 1)))
 	other, otherErr := dedup.Cleaner{Batch: 7, Rest: -1}.Purge(t.Context(), pool)
 	require.ErrorIs(t, otherErr, dedup.ErrBusy)
 	require.Zero(t, other.Deleted)
@@ -325,7 +335,8 @@ func TestPurgeBesideOthers(t *testing.T) {
 		}
 		_, err := free.Exec(context.Background(), `VACUUM processed_events`)
 		if err == nil {
-			_, err = free.Exec(context.Background(), `INSERT INTO processed_events (source, operation, key) SELECT 's', 'new', $1::text || i FROM generate_series(1, 1000) AS i`, fmt.Sprint(deletes))
+			_, err = free.Exec(context.Background(),
+				`INSERT INTO processed_events (source, operation, key) SELECT 's', 'new', $1::text || i FROM generate_series(1, 1000) AS i`, fmt.Sprint(deletes))
 		}
 		if err != nil {
 			t.Error(err)
@@ -461,7 +472,8 @@ func TestPurgeCut(t *testing.T) {
 				gone := 300 - left()
 				require.GreaterOrEqual(t, gone, stats.Deleted, "%v", s)
 				require.LessOrEqual(t, gone, stats.Deleted+100, "%v", s)
-				require.Equal(t, 1_200, number(t, free, `SELECT count(*) FROM processed_events WHERE processed_at > now() - interval '36 days'`))
+				require.Equal(t, 1_200, number(t, free,
+					`SELECT count(*) FROM processed_events WHERE processed_at > now() - interval '36 days'`))
 				stats, err = dedup.Cleaner{Rest: -1}.Purge(t.Context(), free)
 				require.NoError(t, err)
 				require.EqualValues(t, 300-gone, stats.Deleted)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/internal/pgtest"
 	"github.com/pgonce/pgonce/internal/retention"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -35,7 +35,11 @@ func runBlock(t *testing.T, pool *pgxpool.Pool, table dedup.Table) string {
 // The block deletes what Purge deletes.
 func TestPurgeSQL(t *testing.T) {
 	t.Parallel()
-	for _, table := range []dedup.Table{{}, {Name: `"My.App"."a""b'c"`, Retention: 48 * time.Hour}, {Name: "$pgonce$", Retention: 30*time.Hour + 234567*time.Microsecond}} {
+	for _, table := range []dedup.Table{
+		{},
+		{Name: `"My.App"."a""b'c"`, Retention: 48 * time.Hour},
+		{Name: "$pgonce$", Retention: 30*time.Hour + 234567*time.Microsecond},
+	} {
 		t.Run(table.Name, func(t *testing.T) {
 			t.Parallel()
 			pool := pgtest.Pool(t)
@@ -67,7 +71,8 @@ func TestPurgeSQLCommits(t *testing.T) {
 	require.Equal(t, 5_000, number(t, pool, `SELECT count(*) FROM processed_events`))
 	require.Contains(t, runBlock(t, pool, dedup.Table{}), "pgonce: 5000 keys deleted")
 	require.Zero(t, number(t, pool, `SELECT count(*) FROM processed_events`))
-	require.LessOrEqual(t, number(t, pool, `SELECT max(n)::int FROM (SELECT sum(n) AS n FROM deletes GROUP BY xid) AS d`), 1_000)
+	require.LessOrEqual(t, number(t, pool, `SELECT max(n)::int FROM (SELECT sum(n) AS n FROM deletes GROUP BY xid) AS d`),
+		1_000)
 	require.Greater(t, number(t, pool, `SELECT count(DISTINCT xid) FROM deletes`), 4)
 }
 

@@ -34,8 +34,8 @@ func queues() map[string]queue {
 	}
 }
 
-// An inbox and an outbox are refused on Citus, however Citus has the table, and where it has others in shards. They do where
-// the extension is there and nothing is spread.
+// An inbox and an outbox are refused on Citus, however Citus has the table, and where it has others in shards. They
+// do where the extension is there and nothing is spread.
 func TestQueuesOnCitus(t *testing.T) {
 	t.Parallel()
 	pool := coordinator(t)
@@ -88,7 +88,8 @@ func TestQueuesOnCitus(t *testing.T) {
 					exec1(t, pool, `DROP SCHEMA tenant CASCADE`)
 					exec1(t, pool, `CREATE SCHEMA tenant`)
 					wantKind(t, c.want, q.migrate(t.Context(), pool))
-					require.Zero(t, number(t, pool, `SELECT count(*) FROM pg_class WHERE relnamespace = 'tenant'::regnamespace`), "nothing is made")
+					require.Zero(t, number(t, pool, `SELECT count(*) FROM pg_class WHERE relnamespace = 'tenant'::regnamespace`),
+						"nothing is made")
 				}
 			})
 		}

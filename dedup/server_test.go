@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // Servers that speak the protocol and are others are told by their version, and refused before anything is made.
@@ -23,7 +23,9 @@ func TestOtherServers(t *testing.T) {
 	require.NoError(t, err)
 	says := func(version string) {
 		t.Helper()
-		_, err := conn.Exec(t.Context(), `CREATE OR REPLACE FUNCTION pg_catalog.version() RETURNS text LANGUAGE sql STABLE AS $$ SELECT '`+version+`'::text $$`)
+		_, err := conn.Exec(t.Context(),
+			`CREATE OR REPLACE FUNCTION pg_catalog.version() RETURNS text LANGUAGE sql STABLE AS $$ SELECT '`+version+
+				`'::text $$`)
 		require.NoError(t, err)
 		pool.Reset() // a plan that has taken in a function of pg_catalog stays
 	}
@@ -44,7 +46,8 @@ func TestOtherServers(t *testing.T) {
 		}
 	}
 	for _, version := range []string{
-		"PostgreSQL 15.18 (Debian 15.18-0+deb12u1) on x86_64-pc-linux-gnu", "PostgreSQL 17.4 (EnterpriseDB Advanced Server 17.4.0)",
+		"PostgreSQL 15.18 (Debian 15.18-0+deb12u1) on x86_64-pc-linux-gnu",
+		"PostgreSQL 17.4 (EnterpriseDB Advanced Server 17.4.0)",
 		"PostgreSQL 16.6 on aarch64-unknown-linux-gnu, compiled by x-YB-gcc",
 	} {
 		says(version)

@@ -8,10 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
-// settings change what the server prints, takes for granted or reads, and nothing of what Migrate, Verify and Maintain do.
+// settings change what the server prints, takes for granted or reads, and nothing of what Migrate, Verify and
+// Maintain do.
 var settings = []struct{ name, value string }{
 	{"quote_all_identifiers", "on"},
 	{"datestyle", "German, DMY"},

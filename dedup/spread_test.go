@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func coordinator(t *testing.T) *pgxpool.Pool {
@@ -51,7 +51,8 @@ func strs(t *testing.T, pool *pgxpool.Pool, sql string) []string {
 	return all
 }
 
-// Migrate, and the DDL by itself, spread a new table as it says. Verify agrees, and other tables can be spread after it.
+// Migrate, and the DDL by itself, spread a new table as it says. Verify agrees, and other tables can be spread after
+// it.
 func TestSpreadOnCitus(t *testing.T) {
 	t.Parallel()
 	pool := coordinator(t)
@@ -87,7 +88,8 @@ func TestSpreadOnCitus(t *testing.T) {
 				}
 				require.Equal(t, want, number(t, pool, `
 					SELECT count(*) FROM pg_dist_partition JOIN pg_class ON oid = logicalrelid WHERE NOT relispartition`))
-				require.LessOrEqual(t, number(t, pool, `SELECT count(DISTINCT colocationid) FROM pg_dist_partition`), 1, "a table and its partitions")
+				require.LessOrEqual(t, number(t, pool, `SELECT count(DISTINCT colocationid) FROM pg_dist_partition`), 1,
+					"a table and its partitions")
 				exec1(t, pool, `CREATE TABLE later (id text PRIMARY KEY)`)
 				exec1(t, pool, `SELECT create_distributed_table('later', 'id')`)
 			}
@@ -127,16 +129,26 @@ func TestVerifyOnCitus(t *testing.T) {
 		want  dedup.Kind
 	}{
 		"local beside shards": {
-			dedup.Table{}, "CREATE TABLE orders (id int PRIMARY KEY);\nSELECT create_distributed_table('orders', 'id')", dedup.KindNotSpread,
+			dedup.Table{},
+			"CREATE TABLE orders (id int PRIMARY KEY);\nSELECT create_distributed_table('orders', 'id')",
+			dedup.KindNotSpread,
 		},
-		"local, to be spread":     {byKey, "SELECT 1", dedup.KindNotSpread},
-		"by another column":       {byKey, strings.Replace(spread, "'key'", "'source'", 1), dedup.KindNotSpread},
-		"not by the source":       {dedup.Table{Spread: "source"}, spread, dedup.KindNotSpread},
-		"known to Citus, no more": {byKey, "SELECT citus_add_local_table_to_metadata('processed_events')", dedup.KindNotSpread},
-		"reference table":         {dedup.Table{}, "SELECT create_reference_table('processed_events')", dedup.KindReferenceTable},
+		"local, to be spread": {byKey, "SELECT 1", dedup.KindNotSpread},
+		"by another column":   {byKey, strings.Replace(spread, "'key'", "'source'", 1), dedup.KindNotSpread},
+		"not by the source":   {dedup.Table{Spread: "source"}, spread, dedup.KindNotSpread},
+		"known to Citus, no more": {
+			byKey, "SELECT citus_add_local_table_to_metadata('processed_events')",
+			dedup.KindNotSpread,
+		},
+		"reference table": {
+			dedup.Table{},
+			"SELECT create_reference_table('processed_events')",
+			dedup.KindReferenceTable,
+		},
 		"statements": {
 			dedup.Table{},
-			"SELECT set_config('citus.shard_replication_factor', '2', false);\n" + spread + ";\nRESET citus.shard_replication_factor",
+			"SELECT set_config('citus.shard_replication_factor', '2', false);\n" + spread +
+				";\nRESET citus.shard_replication_factor",
 			dedup.KindReplicatedByStatements,
 		},
 		"colocation": {dedup.Table{}, "SELECT create_distributed_table('processed_events', 'key')", dedup.KindColocation},

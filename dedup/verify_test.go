@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 const dropKey = `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey;`
@@ -25,13 +25,42 @@ var damages = []struct {
 	{"sound", ``, nil, true},
 	{"sound, as a unique index", dropKey + `CREATE UNIQUE INDEX ON processed_events (source, key, operation)`, nil, true},
 	{"constraint dropped", dropKey, []string{"constraint missing"}, true},
-	{"not unique", dropKey + `CREATE INDEX ON processed_events (key, operation, source)`, []string{"constraint missing"}, true},
-	{"deferrable", dropKey + `ALTER TABLE processed_events ADD PRIMARY KEY (key, operation, source) DEFERRABLE`, []string{"constraint deferrable"}, true},
-	{"partial", dropKey + `CREATE UNIQUE INDEX i ON processed_events (key, operation, source) WHERE attempt > 0`, []string{"index partial"}, true},
-	{"expression", dropKey + `CREATE UNIQUE INDEX i ON processed_events (lower(key), operation, source)`, []string{"index on an expression"}, true},
-	{"one column too many", dropKey + `ALTER TABLE processed_events ADD PRIMARY KEY (key, operation, source, processed_at)`, []string{"index has more columns"}, true},
-	{"one column too few", dropKey + `ALTER TABLE processed_events ADD PRIMARY KEY (key, source)`, []string{"other unique index", "constraint missing"}, true},
-	{"another unique index beside it", `CREATE UNIQUE INDEX i ON processed_events (key)`, []string{"other unique index"}, true},
+	{
+		"not unique", dropKey + `CREATE INDEX ON processed_events (key, operation, source)`,
+		[]string{"constraint missing"},
+		true,
+	},
+	{
+		"deferrable", dropKey + `ALTER TABLE processed_events ADD PRIMARY KEY (key, operation, source) DEFERRABLE`,
+		[]string{"constraint deferrable"},
+		true,
+	},
+	{
+		"partial", dropKey + `CREATE UNIQUE INDEX i ON processed_events (key, operation, source) WHERE attempt > 0`,
+		[]string{"index partial"},
+		true,
+	},
+	{
+		"expression", dropKey + `CREATE UNIQUE INDEX i ON processed_events (lower(key), operation, source)`,
+		[]string{"index on an expression"},
+		true,
+	},
+	{
+		"one column too many", dropKey +
+			`ALTER TABLE processed_events ADD PRIMARY KEY (key, operation, source, processed_at)`,
+		[]string{"index has more columns"},
+		true,
+	},
+	{
+		"one column too few", dropKey + `ALTER TABLE processed_events ADD PRIMARY KEY (key, source)`,
+		[]string{"other unique index", "constraint missing"},
+		true,
+	},
+	{
+		"another unique index beside it", `CREATE UNIQUE INDEX i ON processed_events (key)`,
+		[]string{"other unique index"},
+		true,
+	},
 	{
 		"nullable column", dropKey + `ALTER TABLE processed_events ALTER COLUMN source DROP NOT NULL, ADD UNIQUE (key, operation, source)`,
 		[]string{"column nullable"},
@@ -49,15 +78,24 @@ var damages = []struct {
 		true,
 	},
 	{"table missing", `DROP TABLE processed_events`, []string{"table missing"}, true},
-	{"column missing", `ALTER TABLE processed_events DROP COLUMN payload_hash, DROP COLUMN failed`, []string{"column missing", "column missing"}, true},
+	{
+		"column missing", `ALTER TABLE processed_events DROP COLUMN payload_hash, DROP COLUMN failed`,
+		[]string{"column missing", "column missing"},
+		true,
+	},
 	{
 		"column type", `ALTER TABLE processed_events DROP CONSTRAINT processed_events_payload_hash_check, ALTER COLUMN payload_hash TYPE text`,
 		[]string{"column type"},
 		false,
 	},
-	{"home-made", `DROP TABLE processed_events; CREATE TABLE processed_events (event_id text PRIMARY KEY)`, []string{"not our table"}, false},
 	{
-		"home-made, of the same columns in part", `DROP TABLE processed_events; CREATE TABLE processed_events (key text PRIMARY KEY, source text)`,
+		"home-made", `DROP TABLE processed_events; CREATE TABLE processed_events (event_id text PRIMARY KEY)`,
+		[]string{"not our table"},
+		false,
+	},
+	{
+		"home-made, of the same columns in part",
+		`DROP TABLE processed_events; CREATE TABLE processed_events (key text PRIMARY KEY, source text)`,
 		[]string{"not our table"},
 		false,
 	},
@@ -69,11 +107,18 @@ var damages = []struct {
 		CREATE TRIGGER b BEFORE DELETE ON processed_events FOR EACH ROW EXECUTE FUNCTION f();
 		CREATE TRIGGER d BEFORE INSERT ON processed_events FOR EACH ROW EXECUTE FUNCTION f();
 		ALTER TABLE processed_events DISABLE TRIGGER d`, []string{"trigger after", "trigger"}, true},
-	{"trigger of a statement", triggerFunc + `CREATE TRIGGER t BEFORE INSERT ON processed_events EXECUTE FUNCTION f()`, []string{"trigger"}, true},
-	{"trigger on UPDATE", triggerFunc + `CREATE TRIGGER t BEFORE UPDATE ON processed_events FOR EACH ROW EXECUTE FUNCTION f()`, []string{"trigger"}, true},
-	{"deferred trigger", triggerFunc + `CREATE CONSTRAINT TRIGGER t AFTER INSERT ON processed_events DEFERRABLE INITIALLY DEFERRED
+	{
+		"trigger of a statement", triggerFunc + `CREATE TRIGGER t BEFORE INSERT ON processed_events EXECUTE FUNCTION f()`,
+		[]string{"trigger"},
+		true,
+	},
+	{"trigger on UPDATE", triggerFunc +
+		`CREATE TRIGGER t BEFORE UPDATE ON processed_events FOR EACH ROW EXECUTE FUNCTION f()`, []string{"trigger"}, true},
+	{"deferred trigger", triggerFunc +
+		`CREATE CONSTRAINT TRIGGER t AFTER INSERT ON processed_events DEFERRABLE INITIALLY DEFERRED
 		FOR EACH ROW EXECUTE FUNCTION f()`, []string{"trigger after"}, true},
-	{"trigger on TRUNCATE alone", triggerFunc + `CREATE TRIGGER t BEFORE TRUNCATE ON processed_events EXECUTE FUNCTION f()`, nil, true},
+	{"trigger on TRUNCATE alone", triggerFunc +
+		`CREATE TRIGGER t BEFORE TRUNCATE ON processed_events EXECUTE FUNCTION f()`, nil, true},
 	{"rule on DELETE", `CREATE RULE r AS ON DELETE TO processed_events DO INSTEAD NOTHING`, []string{"rule"}, true},
 	{
 		"foreign key to it", `CREATE TABLE p (k text, o text, s text, FOREIGN KEY (k, o, s) REFERENCES processed_events (key, operation, source) ON DELETE CASCADE)`,
@@ -89,16 +134,28 @@ var damages = []struct {
 	{"inheriting table", `CREATE TABLE c () INHERITS (processed_events)`, []string{"inheritance"}, true},
 	{"table inherited from", `CREATE TABLE c (LIKE processed_events INCLUDING ALL); ALTER TABLE processed_events INHERIT c`, []string{"inheritance"}, false},
 	{"born failed", `ALTER TABLE processed_events ALTER failed SET DEFAULT true`, []string{"column default"}, true},
-	{"born for ever", `ALTER TABLE processed_events ALTER processed_at SET DEFAULT 'infinity'`, []string{"column default"}, true},
-	{"born expired", `ALTER TABLE processed_events ALTER processed_at SET DEFAULT now() - interval '1 year'`, []string{"column default"}, true},
+	{
+		"born for ever", `ALTER TABLE processed_events ALTER processed_at SET DEFAULT 'infinity'`,
+		[]string{"column default"},
+		true,
+	},
+	{
+		"born expired", `ALTER TABLE processed_events ALTER processed_at SET DEFAULT now() - interval '1 year'`,
+		[]string{"column default"},
+		true,
+	},
 	{"another function's time", `CREATE SCHEMA app; CREATE FUNCTION app.now() RETURNS timestamptz LANGUAGE sql AS $$SELECT 'infinity'::timestamptz$$;
 		ALTER TABLE processed_events ALTER processed_at SET DEFAULT app.now()`, []string{"column default"}, true},
 	{"another attempt", `ALTER TABLE processed_events ALTER attempt SET DEFAULT 7`, []string{"column default"}, true},
-	{"default that says the same", `ALTER TABLE processed_events ALTER processed_at SET DEFAULT CURRENT_TIMESTAMP`, nil, true},
+	{
+		"default that says the same", `ALTER TABLE processed_events ALTER processed_at SET DEFAULT CURRENT_TIMESTAMP`, nil,
+		true,
+	},
 	{"rule", `CREATE RULE r AS ON INSERT TO processed_events DO INSTEAD NOTHING`, []string{"rule"}, true},
 	{"rule on UPDATE", `CREATE RULE r AS ON UPDATE TO processed_events DO ALSO NOTHING`, []string{"rule"}, true},
 	{
-		"collation of the index alone", dropKey + `CREATE UNIQUE INDEX i ON processed_events (key COLLATE "en-x-icu", operation, source)`,
+		"collation of the index alone",
+		dropKey + `CREATE UNIQUE INDEX i ON processed_events (key COLLATE "en-x-icu", operation, source)`,
 		[]string{"collation"},
 		true,
 	},
@@ -112,12 +169,36 @@ var damages = []struct {
 		[]string{"column default", "column nullable", "column default", "column default"},
 		true,
 	},
-	{"view", `ALTER TABLE processed_events RENAME TO hidden; CREATE VIEW processed_events AS SELECT * FROM hidden`, []string{"not a table"}, false},
-	{"temporary", `CREATE TEMPORARY TABLE processed_events (LIKE processed_events INCLUDING ALL)`, []string{"not logged"}, false},
-	{"partitioned", `DROP TABLE processed_events; CREATE TABLE processed_events (key text) PARTITION BY HASH (key)`, []string{"not a table"}, false},
-	{"in another schema of the path", `CREATE SCHEMA app; ALTER TABLE processed_events SET SCHEMA app`, []string{"table in another schema"}, false},
-	{"a second one in the path", `CREATE SCHEMA app; CREATE TABLE app.processed_events (LIKE processed_events)`, []string{"table in another schema"}, false},
-	{"outside of the path", `CREATE SCHEMA away; ALTER TABLE processed_events SET SCHEMA away`, []string{"table in another schema"}, false},
+	{
+		"view", `ALTER TABLE processed_events RENAME TO hidden; CREATE VIEW processed_events AS SELECT * FROM hidden`,
+		[]string{"not a table"},
+		false,
+	},
+	{
+		"temporary", `CREATE TEMPORARY TABLE processed_events (LIKE processed_events INCLUDING ALL)`,
+		[]string{"not logged"},
+		false,
+	},
+	{
+		"partitioned", `DROP TABLE processed_events; CREATE TABLE processed_events (key text) PARTITION BY HASH (key)`,
+		[]string{"not a table"},
+		false,
+	},
+	{
+		"in another schema of the path", `CREATE SCHEMA app; ALTER TABLE processed_events SET SCHEMA app`,
+		[]string{"table in another schema"},
+		false,
+	},
+	{
+		"a second one in the path", `CREATE SCHEMA app; CREATE TABLE app.processed_events (LIKE processed_events)`,
+		[]string{"table in another schema"},
+		false,
+	},
+	{
+		"outside of the path", `CREATE SCHEMA away; ALTER TABLE processed_events SET SCHEMA away`,
+		[]string{"table in another schema"},
+		false,
+	},
 }
 
 func TestVerify(t *testing.T) {
@@ -209,7 +290,8 @@ func TestVerifyRole(t *testing.T) {
 	require.NoError(t, err)
 	var bad *dedup.VerifyError
 	require.ErrorAs(t, dedup.Verify(t.Context(), conn), &bad)
-	require.Equal(t, []string{"rights missing", "row security"}, []string{bad.Problems[0].Kind.String(), bad.Problems[1].Kind.String()})
+	require.Equal(t, []string{"rights missing", "row security"},
+		[]string{bad.Problems[0].Kind.String(), bad.Problems[1].Kind.String()})
 	_, err = conn.Exec(t.Context(), `RESET ROLE`)
 	require.NoError(t, err)
 	for _, p := range bad.Problems {
@@ -222,8 +304,8 @@ func TestVerifyRole(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What is committed asynchronously can be lost after it was acknowledged. That is the session's, not the table's: Migrate
-// does not mind, and a program may accept it by name.
+// What is committed asynchronously can be lost after it was acknowledged. That is the session's, not the table's:
+// Migrate does not mind, and a program may accept it by name.
 func TestVerifySession(t *testing.T) {
 	t.Parallel()
 	cfg := pgtest.Config(t)

@@ -24,7 +24,8 @@ func TestAgeOfTheOriginal(t *testing.T) {
 	var last lastEvent
 	once := idem.Once{Observer: &last}
 	patient := idem.Once{Observer: &last, MaxWait: time.Minute}
-	_, _, err := idem.Returning[int]{}.Run(s.ctx, s.sound, stripe.Key("done"), func(context.Context, pgx.Tx) (int, error) { return 7, nil })
+	_, _, err := idem.Returning[int]{}.Run(s.ctx, s.sound, stripe.Key("done"),
+		func(context.Context, pgx.Tx) (int, error) { return 7, nil })
 	require.NoError(t, err)
 	held, _, err := idem.Once{}.Reserve(s.ctx, s.sound, stripe.Key("failed"), time.Minute)
 	require.NoError(t, err)
@@ -32,7 +33,10 @@ func TestAgeOfTheOriginal(t *testing.T) {
 	s.sql(`UPDATE processed_events SET processed_at = now() - interval '10 days'`)
 
 	returns := func(context.Context, pgx.Tx) (int, error) { t.Error("ran"); return 0, nil }
-	call := idem.Call[int]{Once: once, Lease: time.Minute, Send: func(context.Context, string) (int, error) { t.Error("sent"); return 0, nil }}
+	call := idem.Call[int]{
+		Once: once, Lease: time.Minute,
+		Send: func(context.Context, string) (int, error) { t.Error("sent"); return 0, nil },
+	}
 	timed := func(k idem.Key) idem.Key { return k.OccurredAt(time.Now().Add(-9 * 24 * time.Hour)) }
 	do := func(o idem.Once, key idem.Key) error {
 		return pgx.BeginFunc(s.ctx, s.sound, func(tx pgx.Tx) error { _, err := o.Do(s.ctx, tx, key, nothing); return err })

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // BenchmarkBatches compares Apply and DoMany with the same by hand: begin, insert the key, effect, commit, for each

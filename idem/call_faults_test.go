@@ -17,8 +17,8 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/conformance"
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/conformance"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -188,7 +188,10 @@ func TestCallCutAtEveryMessage(t *testing.T) {
 // A COMMIT that was lost, or whose reply was: success is said only of this attempt's own.
 func TestCallLostCommit(t *testing.T) {
 	for _, mode := range modes() {
-		for fault, applied := range map[faultconn.Mode]int32{faultconn.DropReply: 1, faultconn.DropBefore: 2, faultconn.Reset: 2} {
+		for fault, applied := range map[faultconn.Mode]int32{
+			faultconn.DropReply: 1, faultconn.DropBefore: 2,
+			faultconn.Reset: 2,
+		} {
 			t.Run(fmt.Sprint(mode, "/", fault), func(t *testing.T) {
 				t.Parallel()
 				s := newSite(t)
@@ -259,7 +262,10 @@ func TestCallLostCommit(t *testing.T) {
 	}
 
 	// No new connection can be had.
-	for fault, later := range map[faultconn.Mode]idem.Outcome{faultconn.DropReply: idem.Duplicate, faultconn.DropBefore: idem.Executed} {
+	for fault, later := range map[faultconn.Mode]idem.Outcome{
+		faultconn.DropReply:  idem.Duplicate,
+		faultconn.DropBefore: idem.Executed,
+	} {
 		t.Run("unknown/"+fault.String(), func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
@@ -306,7 +312,10 @@ func TestCallContextEnds(t *testing.T) {
 	})
 
 	// Nothing was sent, which is certain: the key is released, also where the provider knows no keys.
-	for name, lease := range map[string]time.Duration{"before Send": time.Hour, "lease over before Send": time.Nanosecond} {
+	for name, lease := range map[string]time.Duration{
+		"before Send":            time.Hour,
+		"lease over before Send": time.Nanosecond,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)

@@ -29,7 +29,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 )
 
 const callerEnv = "PGONCE_CALLER"
@@ -43,12 +43,13 @@ type callerSpec struct {
 	Point         string // where it dies; "" to live
 }
 
-// The points at which a process is killed, in the order of a call. An order that is declined reaches those of the second
-// list, one at which the provider fails after it has charged the last one.
+// The points at which a process is killed, in the order of a call. An order that is declined reaches those of the
+// second list, one at which the provider fails after it has charged the last one.
 var (
 	callPoints = []string{
 		"before reserve", "reserved, no reply", // the server has committed; the client does not know
-		"before the call", "request half written", "received, not charged", "killed, then charged", "charged, no reply", "after the call",
+		"before the call", "request half written", "received, not charged", "killed, then charged", "charged, no reply",
+		"after the call",
 		"in Apply", "before commit", "committed, no reply",
 	}
 	declinedPoints = []string{"before fail", "failed, no reply"}
@@ -331,8 +332,8 @@ func (k *killed) finish() {
 	require.Empty(k, k.open(), "a reservation blocks for longer than its lease")
 }
 
-// reconcile settles what is open, as a person would: reserve, look at the provider, confirm or void. It returns how often
-// it did which.
+// reconcile settles what is open, as a person would: reserve, look at the provider, confirm or void. It returns how
+// often it did which.
 func (k *killed) reconcile() (confirmed, voided int) {
 	k.Helper()
 	list, err := idem.Once{}.Pending(k.ctx, k.sound, stripe, 1000)
@@ -390,7 +391,8 @@ func (k *killed) requireEqualLedgers() {
 }
 
 // A process that makes calls is killed at each of their steps, again and again, against providers of three kinds. Time
-// passes between one process and the next: seconds, in which leases live, hours, in which the provider remembers, and days.
+// passes between one process and the next: seconds, in which leases live, hours, in which the provider remembers, and
+// days.
 func TestKilledCall(t *testing.T) {
 	kills, least := 15, 1
 	if long {

@@ -18,7 +18,8 @@ import (
 	"github.com/pgonce/pgonce/idem"
 )
 
-// The form of an external key never changes: a provider that has seen one must not be shown another for the same effect.
+// The form of an external key never changes: a provider that has seen one must not be shown another for the same
+// effect.
 func TestExternalIsStable(t *testing.T) {
 	raw, err := os.ReadFile("testdata/external.json")
 	require.NoError(t, err)
@@ -64,7 +65,8 @@ func TestDerive(t *testing.T) {
 	seen := map[string]bool{}
 	shop := idem.Scope{Source: "shop", Operation: "charge"}
 	for _, k := range []idem.Key{
-		shop.Key("a").Derive("x", "b", "c"), shop.Key("a", "b").Derive("x", "c"), shop.Key("a").Derive("x", "b").Derive("x", "c"),
+		shop.Key("a").Derive("x", "b", "c"), shop.Key("a", "b").Derive("x", "c"),
+		shop.Key("a").Derive("x", "b").Derive("x", "c"),
 		shop.Key("a", "b", "c").Derive("x"), shop.Key("a/b").Derive("x", "c"), shop.Key("a").Derive("x", "b/c"),
 	} {
 		require.NoError(t, k.Validate())
@@ -137,9 +139,10 @@ func TestReturning(t *testing.T) {
 		require.ErrorContains(t, err, "no value")
 	})
 	t.Run("too large", func(t *testing.T) {
-		_, out, err := idem.Returning[string]{}.Run(s.ctx, s.sound, stripe.Key("large"), func(context.Context, pgx.Tx) (string, error) {
-			return strings.Repeat("x", dedup.MaxValueBytes), nil
-		})
+		_, out, err := idem.Returning[string]{}.Run(s.ctx, s.sound, stripe.Key("large"),
+			func(context.Context, pgx.Tx) (string, error) {
+				return strings.Repeat("x", dedup.MaxValueBytes), nil
+			})
 		require.Zero(t, out)
 		require.ErrorContains(t, err, "larger than")
 		_, err = idem.Once{}.Lookup(s.ctx, s.sound, stripe.Key("large"))
@@ -147,7 +150,8 @@ func TestReturning(t *testing.T) {
 	})
 	t.Run("fn fails", func(t *testing.T) {
 		own := errors.New("own")
-		v, out, err := r.Run(s.ctx, s.sound, stripe.Key("fails"), func(context.Context, pgx.Tx) (receipt, error) { return receipt{"half", 1}, own })
+		v, out, err := r.Run(s.ctx, s.sound, stripe.Key("fails"),
+			func(context.Context, pgx.Tx) (receipt, error) { return receipt{"half", 1}, own })
 		require.Same(t, own, err)
 		require.Zero(t, out)
 		require.Zero(t, v)
@@ -186,7 +190,8 @@ func TestReservation(t *testing.T) {
 		return rec.State
 	}
 	over := func(id string) {
-		s.sql(`UPDATE processed_events SET lease_until = clock_timestamp() WHERE key = '` + id + `' AND lease_until IS NOT NULL`)
+		s.sql(`UPDATE processed_events SET lease_until = clock_timestamp() WHERE key = '` + id +
+			`' AND lease_until IS NOT NULL`)
 	}
 
 	t.Run("confirmed", func(t *testing.T) {
@@ -315,7 +320,8 @@ func TestReservation(t *testing.T) {
 		var bad *idem.KeyError
 		require.ErrorAs(t, err, &bad)
 		require.ErrorContains(t, idem.Reservation{Key: stripe.Key("x")}.Extend(s.ctx, s.sound, time.Hour), "holds nothing")
-		require.ErrorContains(t, reserve("big", time.Hour).Fail(s.ctx, s.sound, make([]byte, dedup.MaxValueBytes+1)), "larger than")
+		require.ErrorContains(t, reserve("big", time.Hour).Fail(s.ctx, s.sound, make([]byte, dedup.MaxValueBytes+1)),
+			"larger than")
 	})
 }
 
@@ -423,7 +429,8 @@ func TestCall(t *testing.T) {
 			r, _, err := idem.Once{}.Reserve(s.ctx, s.sound, k.Key, time.Minute)
 			require.NoError(t, err)
 			if k.Key.ID() == "happened" {
-				require.NoError(t, pgx.BeginFunc(s.ctx, s.sound, func(tx pgx.Tx) error { return r.Confirm(s.ctx, tx, []byte(`{"ID":"ch_1"}`)) }))
+				require.NoError(t, pgx.BeginFunc(s.ctx, s.sound,
+					func(tx pgx.Tx) error { return r.Confirm(s.ctx, tx, []byte(`{"ID":"ch_1"}`)) }))
 			} else {
 				require.NoError(t, r.Void(s.ctx, s.sound))
 			}
@@ -481,7 +488,8 @@ func TestCall(t *testing.T) {
 	})
 
 	t.Run("no lease", func(t *testing.T) {
-		_, _, err := idem.Call[int]{Send: func(context.Context, string) (int, error) { return 1, nil }}.Run(s.ctx, s.sound, stripe.Key("8"))
+		_, _, err := idem.Call[int]{Send: func(context.Context, string) (int, error) { return 1, nil }}.Run(s.ctx, s.sound,
+			stripe.Key("8"))
 		require.ErrorContains(t, err, "lease")
 	})
 

@@ -12,14 +12,17 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // Whoever may create functions in a schema of the search path could have them run with the rights of whoever claims.
 func TestNothingIsCaptured(t *testing.T) {
 	t.Parallel()
 	for _, path := range pgtest.ShadowPaths() {
-		for name, layout := range map[string]dedup.Layout{"plain": dedup.Plain, "hash": dedup.Hash(2), "weekly": dedup.Weekly} {
+		for name, layout := range map[string]dedup.Layout{
+			"plain": dedup.Plain, "hash": dedup.Hash(2),
+			"weekly": dedup.Weekly,
+		} {
 			t.Run(path+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				captureLife(t, path, dedup.Table{Name: "app.events", Layout: layout, Retention: 21 * 24 * time.Hour})
@@ -46,7 +49,10 @@ func captureLife(t *testing.T, path string, table dedup.Table) {
 	}
 	once := idem.Once{Table: table}
 	inTx := func(f func(tx pgx.Tx) error) { requireOurs(t, pgx.BeginFunc(ctx, pool, f)) }
-	keys := []idem.Key{key("timed"), key("future").OccurredAt(time.Now().Add(240 * time.Hour)), key("past").OccurredAt(time.Now().Add(-10000 * time.Hour))}
+	keys := []idem.Key{
+		key("timed"), key("future").OccurredAt(time.Now().Add(240 * time.Hour)),
+		key("past").OccurredAt(time.Now().Add(-10000 * time.Hour)),
+	}
 	if table.Layout != dedup.Weekly {
 		keys = append(keys, scope.Key("plain"))
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -30,8 +30,9 @@ func again(t *testing.T, f func() error) {
 	}
 }
 
-// The sessions of the workers end at a moment around COMMIT, where keys lie beside their effects (one node commits), and
-// where they do not (two). A COMMIT that says no, by [pgerr.CommitUnknown], did not take place; and Run settles the others.
+// The sessions of the workers end at a moment around COMMIT, where keys lie beside their effects (one node commits),
+// and where they do not (two). A COMMIT that says no, by [pgerr.CommitUnknown], did not take place; and Run settles
+// the others.
 func TestCommitOnCitus(t *testing.T) {
 	t.Parallel()
 	nodes := pgtest.Cluster(t)
@@ -74,7 +75,8 @@ func TestCommitOnCitus(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			table := dedup.Table{Spread: "key"}
 			for _, sql := range []string{
-				`DROP TABLE IF EXISTS effects`, `DROP TABLE IF EXISTS processed_events`, `CREATE TABLE effects (tenant int, what text COLLATE "C")`,
+				`DROP TABLE IF EXISTS effects`, `DROP TABLE IF EXISTS processed_events`,
+				`CREATE TABLE effects (tenant int, what text COLLATE "C")`,
 			} {
 				again(t, func() error {
 					_, err := pool.Exec(t.Context(), sql)

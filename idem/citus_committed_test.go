@@ -11,12 +11,12 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
-// A worker commits, and its session ends before it says so. Citus then says no, with severity ERROR, to a COMMIT that took
-// place: it is an unknown one, and Run finds out.
+// A worker commits, and its session ends before it says so. Citus then says no, with severity ERROR, to a COMMIT that
+// took place: it is an unknown one, and Run finds out.
 func TestCommittedOnCitus(t *testing.T) {
 	t.Parallel()
 	nodes := pgtest.Cluster(t)
@@ -39,7 +39,10 @@ func TestCommittedOnCitus(t *testing.T) {
 	}
 	// waits has the worker wait for a standby when it has committed, and unanswered ends such sessions, once there is one.
 	waits := func(ctx context.Context, tx pgx.Tx, key idem.Key) error {
-		for _, sql := range []string{`SET LOCAL citus.propagate_set_commands = 'local'`, `SET LOCAL synchronous_commit = on`} {
+		for _, sql := range []string{
+			`SET LOCAL citus.propagate_set_commands = 'local'`,
+			`SET LOCAL synchronous_commit = on`,
+		} {
 			if _, err := tx.Exec(ctx, sql); err != nil {
 				return err
 			}

@@ -15,12 +15,12 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
-// What a message costs on a cluster beside plain PostgreSQL, by Run with one effect, one message after the other: medians and
-// lowest times. Turns are short and change places, so that what else the machine does falls on all alike; plain PostgreSQL
-// is there twice. PGONCE_LONG=1 runs it.
+// What a message costs on a cluster beside plain PostgreSQL, by Run with one effect, one message after the other:
+// medians and lowest times. Turns are short and change places, so that what else the machine does falls on all alike;
+// plain PostgreSQL is there twice. PGONCE_LONG=1 runs it.
 func TestCostOnCitus(t *testing.T) {
 	if os.Getenv("PGONCE_LONG") == "" {
 		return // a measurement; what it measures is tested elsewhere
@@ -113,7 +113,8 @@ func TestCostOnCitus(t *testing.T) {
 		for _, kind := range kinds {
 			all := times[p.name+kind]
 			slices.Sort(all)
-			line += fmt.Sprintf(" %.1f (%.1f) |", float64(all[len(all)/2].Microseconds())/1e3, float64(all[0].Microseconds())/1e3)
+			line += fmt.Sprintf(" %.1f (%.1f) |", float64(all[len(all)/2].Microseconds())/1e3,
+				float64(all[0].Microseconds())/1e3)
 		}
 		t.Log(line)
 	}

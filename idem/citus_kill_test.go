@@ -16,7 +16,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // crashing is one way to have an effect on a cluster: keys and effects in a shape, and a call.
@@ -36,8 +36,16 @@ func crashings(p *provided) []crashing {
 	}
 	return []crashing{
 		{"two nodes", byKey, "two", byTenant("two"), byRun, 1},
-		{"beside its key", byKey, "beside", `SELECT create_distributed_table('beside', 'what', colocate_with => 'processed_events')`, byRun, 1},
-		{"by the source", dedup.Table{Name: "by_source", Spread: "source"}, "sourced", `SELECT create_distributed_table('sourced', 'tenant', colocate_with => 'by_source')`, byRun, 1},
+		{
+			"beside its key", byKey, "beside",
+			`SELECT create_distributed_table('beside', 'what', colocate_with => 'processed_events')`, byRun, 1,
+		},
+		{
+			"by the source",
+			dedup.Table{Name: "by_source", Spread: "source"},
+			"sourced",
+			`SELECT create_distributed_table('sourced', 'tenant', colocate_with => 'by_source')`, byRun, 1,
+		},
 		{"a schema", dedup.Table{Name: "tenant.processed_events", Spread: "schema"}, "tenant.effects", `SELECT 1`, byRun, 1},
 		{"timed", byKey, "timed", byTenant("timed"), byRun, 1},
 		{"DoMany", byKey, "many", byTenant("many"), byMany, 3},
@@ -65,7 +73,8 @@ func (c crashing) effect(ctx context.Context, tx pgx.Tx, tenant, what string) er
 
 func byRun(ctx context.Context, c crashing, pool *pgxpool.Pool, i int) (idem.Outcome, error) {
 	key, tenant, what := c.key(i, 0)
-	return c.once().Run(ctx, pool, key, func(ctx context.Context, tx pgx.Tx) error { return c.effect(ctx, tx, tenant, what) })
+	return c.once().Run(ctx, pool, key,
+		func(ctx context.Context, tx pgx.Tx) error { return c.effect(ctx, tx, tenant, what) })
 }
 
 func byMany(ctx context.Context, c crashing, pool *pgxpool.Pool, i int) (out idem.Outcome, err error) {
@@ -113,8 +122,8 @@ func (p *provided) byCall(ctx context.Context, c crashing, pool *pgxpool.Pool, i
 	return out, err
 }
 
-// Nodes of a cluster are killed and restarted under load, workers and the coordinator, for each shape of tables and each
-// kind of call. The workers of the test deliver again what failed: effects = distinct events.
+// Nodes of a cluster are killed and restarted under load, workers and the coordinator, for each shape of tables and
+// each kind of call. The workers of the test deliver again what failed: effects = distinct events.
 func TestKilledNodeOnCitus(t *testing.T) {
 	t.Parallel()
 	kills, events := 4, 60
@@ -207,19 +216,24 @@ func TestKilledNodeOnCitus(t *testing.T) {
 		return err == nil && open == 0
 	}, time.Minute, 100*time.Millisecond)
 	coordinator := len(slices.DeleteFunc(slices.Clone(nodes), func(n int) bool { return n != 0 }))
-	t.Logf("%d kills, %d of them of the coordinator: %d deliveries, %d executed, %d duplicates, %d delivered again, %d calls of unknown outcome; %v",
-		kills, coordinator, total, executed.Load(), duplicate.Load(), again.Load(), unknown.Load(), time.Since(begun).Round(time.Second))
+	t.Logf("%d kills, %d of them of the coordinator: %d deliveries, %d executed, %d duplicates, %d delivered again, %d "+
+		"calls of unknown outcome; %v",
+		kills, coordinator, total, executed.Load(), duplicate.Load(), again.Load(), unknown.Load(),
+		time.Since(begun).Round(time.Second))
 	for _, c := range all {
 		name := c.table.Name
 		if name == "" {
 			name = "processed_events"
 		}
 		var effects, distinct, keys, open int
-		require.NoError(t, pool.QueryRow(ctx, `SELECT count(*), count(DISTINCT what) FROM `+c.effects).Scan(&effects, &distinct))
-		require.NoError(t, pool.QueryRow(ctx, `SELECT count(*), count(lease_until) FROM `+name+` WHERE operation = $1`, c.name).Scan(&keys, &open))
+		require.NoError(t, pool.QueryRow(ctx, `SELECT count(*), count(DISTINCT what) FROM `+c.effects).Scan(&effects,
+			&distinct))
+		require.NoError(t, pool.QueryRow(ctx, `SELECT count(*), count(lease_until) FROM `+name+` WHERE operation = $1`,
+			c.name).Scan(&keys, &open))
 		want := events * c.each
 		t.Logf("%s: %d keys, %d effects, %d distinct", c.name, keys, effects, distinct)
-		require.Equal(t, []int{want, want, want, 0}, []int{keys, distinct, effects, open}, "%s: keys, distinct effects, effects, open reservations", c.name)
+		require.Equal(t, []int{want, want, want, 0}, []int{keys, distinct, effects, open},
+			"%s: keys, distinct effects, effects, open reservations", c.name)
 	}
 	require.Len(t, provider.charged, events, "external keys")
 }

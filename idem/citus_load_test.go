@@ -15,11 +15,11 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
-// How much of a processor a message takes on the node that is asked, and on all others together: where one coordinator is
-// full, whatever else the machine does. PGONCE_LONG=1 runs it.
+// How much of a processor a message takes on the node that is asked, and on all others together: where one
+// coordinator is full, whatever else the machine does. PGONCE_LONG=1 runs it.
 func TestLoadOnCitus(t *testing.T) {
 	if os.Getenv("PGONCE_LONG") == "" {
 		return // a measurement; what it measures is tested elsewhere
@@ -63,7 +63,8 @@ func TestLoadOnCitus(t *testing.T) {
 		_, err := p.Exec(t.Context(), `CREATE TABLE effects (what text COLLATE "C" NOT NULL)`)
 		require.NoError(t, err)
 	}
-	_, err := nodes[0].Exec(t.Context(), `SELECT create_distributed_table('effects', 'what', colocate_with => 'processed_events')`)
+	_, err := nodes[0].Exec(t.Context(),
+		`SELECT create_distributed_table('effects', 'what', colocate_with => 'processed_events')`)
 	require.NoError(t, err)
 	const messages = 400
 	for _, place := range []struct {
@@ -101,7 +102,8 @@ func TestLoadOnCitus(t *testing.T) {
 				require.NoError(t, err)
 			}
 			if kind != "warm up" {
-				line += fmt.Sprintf(" %d + %d |", (used(place.asked)-own).Microseconds()/messages, (others()-rest).Microseconds()/messages)
+				line += fmt.Sprintf(" %d + %d |", (used(place.asked)-own).Microseconds()/messages,
+					(others()-rest).Microseconds()/messages)
 			}
 		}
 		t.Log(line)

@@ -16,10 +16,11 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
-// Shards of the table are moved from node to node, as a rebalance does, while 8 workers deliver each message three times.
+// Shards of the table are moved from node to node, as a rebalance does, while 8 workers deliver each message three
+// times.
 func TestMovedShardsOnCitus(t *testing.T) {
 	t.Parallel()
 	nodes := pgtest.Cluster(t)
@@ -75,7 +76,9 @@ func TestMovedShardsOnCitus(t *testing.T) {
 			if u.Port() == fmt.Sprint(from) {
 				continue
 			}
-			_, err = pool.Exec(t.Context(), fmt.Sprintf(`SELECT citus_move_shard_placement(%d, '%s', %d, '%[2]s', %[4]s, 'block_writes')`, shard, host, from, u.Port()))
+			_, err = pool.Exec(t.Context(),
+				fmt.Sprintf(`SELECT citus_move_shard_placement(%d, '%s', %d, '%[2]s', %[4]s, 'block_writes')`, shard, host, from,
+					u.Port()))
 			require.NoError(t, err)
 			moved++
 			break
@@ -85,15 +88,17 @@ func TestMovedShardsOnCitus(t *testing.T) {
 	wg.Wait()
 	var keys, effects, distinct int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM processed_events`).Scan(&keys))
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT what) FROM effects`).Scan(&effects, &distinct))
-	t.Logf("%d shards moved; %d deliveries, %d keys, %d effects; %d calls failed and were made again", moved, n.Load(), keys, effects, again.Load())
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT what) FROM effects`).Scan(&effects,
+		&distinct))
+	t.Logf("%d shards moved; %d deliveries, %d keys, %d effects; %d calls failed and were made again", moved, n.Load(),
+		keys, effects, again.Load())
 	require.Equal(t, 6, moved)
 	require.Greater(t, keys, 10)
 	require.Equal(t, []int{keys, keys}, []int{effects, distinct})
 }
 
-// A table with keys in it is spread, by the statements that Verify names, while workers claim: keys stay keys, and claims
-// wait and go on.
+// A table with keys in it is spread, by the statements that Verify names, while workers claim: keys stay keys, and
+// claims wait and go on.
 func TestSpreadWithKeysOnCitus(t *testing.T) {
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), pgtest.Cluster(t)[0])
@@ -158,7 +163,8 @@ func TestSpreadWithKeysOnCitus(t *testing.T) {
 	}
 	var keys, effects, distinct int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM processed_events`).Scan(&keys))
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT what) FROM effects`).Scan(&effects, &distinct))
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT what) FROM effects`).Scan(&effects,
+		&distinct))
 	require.Greater(t, keys, before)
 	require.Equal(t, []int{keys, keys}, []int{effects, distinct})
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/conformance"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/conformance"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
-// The suite on a cluster of a coordinator and three workers: keys are spread by themselves, and effects by theirs, so that a
-// transaction commits on two nodes. Asked through the coordinator, and through a worker.
+// The suite on a cluster of a coordinator and three workers: keys are spread by themselves, and effects by theirs, so
+// that a transaction commits on two nodes. Asked through the coordinator, and through a worker.
 func TestConformanceOnCitus(t *testing.T) {
 	pgtest.Cluster(t) // skips the test where there is none
 	t.Run("coordinator", func(t *testing.T) {

@@ -34,8 +34,8 @@ func (p payment) key() idem.Key {
 
 func (p payment) ref() string { return p.order + "/" + p.refund }
 
-// A charge and partial refunds of each order, delivered more than once, in any order, by workers at the same time, whose
-// calls break off before and after the provider has booked: every sum is right, here and there.
+// A charge and partial refunds of each order, delivered more than once, in any order, by workers at the same time,
+// whose calls break off before and after the provider has booked: every sum is right, here and there.
 func TestCompensation(t *testing.T) {
 	t.Parallel()
 	orders := 12
@@ -76,7 +76,8 @@ func TestCompensation(t *testing.T) {
 				return got, nil
 			},
 			Apply: func(ctx context.Context, tx pgx.Tx, got receipt) error {
-				_, err := tx.Exec(ctx, `INSERT INTO bookings (order_id, refund, amount) VALUES ($1, $2, $3)`, p.order, p.refund, got.Amount)
+				_, err := tx.Exec(ctx, `INSERT INTO bookings (order_id, refund, amount) VALUES ($1, $2, $3)`, p.order, p.refund,
+					got.Amount)
 				if err == nil && fault == 5 {
 					err = errBroken
 				}

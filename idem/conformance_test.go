@@ -12,8 +12,8 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/conformance"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/conformance"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // execModes are all that pgx has.
@@ -29,12 +29,15 @@ func TestConformance(t *testing.T) {
 		}
 		t.Run(mode.String(), func(t *testing.T) {
 			features := conformance.Features{Describes: mode == pgx.QueryExecModeDescribeExec}
-			conformance.Run(t, conformance.Door{Core: !pgtest.Full() && mode != execModes[0], Features: features, Open: func(t *testing.T) conformance.DB {
-				cfg := pgtest.Config(t)
-				cfg.ConnConfig.DefaultQueryExecMode = mode
-				cfg.MaxConns = 16
-				return newDB(pgtest.PoolConfig(t, cfg))
-			}})
+			conformance.Run(t, conformance.Door{
+				Core: !pgtest.Full() && mode != execModes[0], Features: features,
+				Open: func(t *testing.T) conformance.DB {
+					cfg := pgtest.Config(t)
+					cfg.ConnConfig.DefaultQueryExecMode = mode
+					cfg.MaxConns = 16
+					return newDB(pgtest.PoolConfig(t, cfg))
+				},
+			})
 		})
 	}
 }
@@ -102,19 +105,25 @@ type pgxDB struct {
 func newDB(pool *pgxpool.Pool) pgxDB { return pgxDB{querier{pool}, pool} }
 
 func (d pgxDB) RunReturning(
-	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
+	ctx context.Context, s conformance.Settings, key idem.Key,
+	fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
 ) (conformance.Receipt, idem.Outcome, error) {
-	return idem.Returning[conformance.Receipt]{Once: once(s)}.Run(ctx, d.pool, key, func(ctx context.Context, tx pgx.Tx) (conformance.Receipt, error) {
-		return fn(ctx, pgxTx{querier{tx}, tx})
-	})
+	return idem.Returning[conformance.Receipt]{Once: once(s)}.Run(ctx, d.pool, key,
+		func(ctx context.Context, tx pgx.Tx) (conformance.Receipt, error) {
+			return fn(ctx, pgxTx{querier{tx}, tx})
+		})
 }
 
-func (d pgxDB) Reserve(ctx context.Context, s conformance.Settings, key idem.Key, lease time.Duration) (conformance.Reservation, idem.Outcome, error) {
+func (d pgxDB) Reserve(
+	ctx context.Context, s conformance.Settings, key idem.Key, lease time.Duration,
+) (conformance.Reservation, idem.Outcome, error) {
 	r, out, err := once(s).Reserve(ctx, d.pool, key, lease)
 	return conformance.Reservation{Attempt: r.Attempt, Value: r.Value, Held: r}, out, err
 }
 
-func (d pgxDB) Pending(ctx context.Context, s conformance.Settings, scope idem.Scope, limit int) ([]idem.PendingKey, error) {
+func (d pgxDB) Pending(
+	ctx context.Context, s conformance.Settings, scope idem.Scope, limit int,
+) ([]idem.PendingKey, error) {
 	return once(s).Pending(ctx, d.pool, scope, limit)
 }
 
@@ -146,11 +155,16 @@ func (d pgxDB) Begin(ctx context.Context, level string) (conformance.Tx, error) 
 	return pgxTx{querier{tx}, tx}, nil
 }
 
-func (d pgxDB) Run(ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error) (idem.Outcome, error) {
-	return once(s).Run(ctx, d.pool, key, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxTx{querier{tx}, tx}) })
+func (d pgxDB) Run(
+	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error,
+) (idem.Outcome, error) {
+	return once(s).Run(ctx, d.pool, key,
+		func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxTx{querier{tx}, tx}) })
 }
 
-func (d pgxDB) Apply(ctx context.Context, s conformance.Settings, key idem.Key, effects ...conformance.Effect) (idem.Outcome, error) {
+func (d pgxDB) Apply(
+	ctx context.Context, s conformance.Settings, key idem.Key, effects ...conformance.Effect,
+) (idem.Outcome, error) {
 	return once(s).Apply(ctx, d.pool, key, effectsOf(effects))
 }
 
@@ -188,8 +202,11 @@ type pgxTx struct {
 	tx pgx.Tx
 }
 
-func (t pgxTx) Do(ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error) (idem.Outcome, error) {
-	return once(s).Do(ctx, t.tx, key, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxTx{querier{tx}, tx}) })
+func (t pgxTx) Do(
+	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error,
+) (idem.Outcome, error) {
+	return once(s).Do(ctx, t.tx, key,
+		func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxTx{querier{tx}, tx}) })
 }
 
 func (t pgxTx) DoMany(
@@ -201,11 +218,13 @@ func (t pgxTx) DoMany(
 }
 
 func (t pgxTx) DoReturning(
-	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
+	ctx context.Context, s conformance.Settings, key idem.Key,
+	fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
 ) (conformance.Receipt, idem.Outcome, error) {
-	return idem.Returning[conformance.Receipt]{Once: once(s)}.Do(ctx, t.tx, key, func(ctx context.Context, tx pgx.Tx) (conformance.Receipt, error) {
-		return fn(ctx, pgxTx{querier{tx}, tx})
-	})
+	return idem.Returning[conformance.Receipt]{Once: once(s)}.Do(ctx, t.tx, key,
+		func(ctx context.Context, tx pgx.Tx) (conformance.Receipt, error) {
+			return fn(ctx, pgxTx{querier{tx}, tx})
+		})
 }
 
 func (t pgxTx) Confirm(ctx context.Context, r conformance.Reservation, value []byte) error {

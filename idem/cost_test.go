@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func nothing(context.Context, pgx.Tx) error { return nil }
@@ -62,7 +62,8 @@ func TestDuplicatesWriteNothing(t *testing.T) {
 	var sequences, indexes int
 	require.NoError(t, pool.QueryRow(ctx, `SELECT count(*) FROM pg_sequences`).Scan(&sequences))
 	require.Zero(t, sequences, "there is no sequence to burn")
-	require.NoError(t, pool.QueryRow(ctx, `SELECT count(*) FROM pg_indexes WHERE tablename = 'processed_events'`).Scan(&indexes))
+	require.NoError(t, pool.QueryRow(ctx,
+		`SELECT count(*) FROM pg_indexes WHERE tablename = 'processed_events'`).Scan(&indexes))
 	require.Equal(t, 1, indexes, "a first delivery pays for one index")
 }
 
@@ -101,7 +102,8 @@ func counted(t *testing.T, mode pgx.QueryExecMode) (*pgxpool.Pool, *trips) {
 func TestRoundTrips(t *testing.T) {
 	type counts struct {
 		Do, DoDuplicate, DoMaxWait, Run, RunDuplicate, RunMaxWait, Lookup, Many, ManyDuplicates int64
-		Apply, ApplyDuplicate, ApplyAgain, ApplyMaxWait                                         int64 // Again: a new key, behind a duplicate
+		// Again: a new key, behind a duplicate
+		Apply, ApplyDuplicate, ApplyAgain, ApplyMaxWait int64
 	}
 	// Of a connection whose statements are cached where the mode caches. Do counts begin, claim, effect and commit.
 	want := map[pgx.QueryExecMode]counts{
@@ -152,7 +154,8 @@ func TestRoundTrips(t *testing.T) {
 			many := func(batch []idem.Key) {
 				tx, err := pool.Begin(ctx)
 				require.NoError(t, err)
-				_, err = idem.Once{}.DoMany(ctx, tx, batch, func(ctx context.Context, tx pgx.Tx, _ []int) error { return effect(ctx, tx) })
+				_, err = idem.Once{}.DoMany(ctx, tx, batch,
+					func(ctx context.Context, tx pgx.Tx, _ []int) error { return effect(ctx, tx) })
 				require.NoError(t, err)
 				require.NoError(t, tx.Commit(ctx))
 			}

@@ -51,8 +51,8 @@ func (s Scope) faulty(f KeyError) Key {
 	return k
 }
 
-// externalVersion begins every external key. What stands behind it may change only together with it: a provider that has
-// seen one form of a key must never be shown another one for the same effect.
+// externalVersion begins every external key. What stands behind it may change only together with it: a provider that
+// has seen one form of a key must never be shown another one for the same effect.
 const externalVersion = "pgonce1_"
 
 // External returns the key for another system's idempotency, such as Stripe's Idempotency-Key. It is 51 characters of

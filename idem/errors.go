@@ -63,23 +63,25 @@ const (
 	StageTable    = Stage(claim.StageTable)    // the table's settings, or a key that it cannot hold; nothing was sent
 	StageSettings = Stage(claim.StageSettings) // those of Once; nothing was sent
 	StageClaim    = Stage(claim.StageClaim)    // inserting the key's row, and what a row that is there means
-	StageConfirm  = Stage(claim.StageConfirm)  // reading that row; [Reservation.Confirm]; a transaction that was lost behind fn
-	StageFn       = Stage(claim.StageFn)       // what fn did to its transaction; effects that [Once.Apply] refuses
-	StageCommit   = Stage(claim.StageCommit)
-	StageLookup   = Stage(claim.StageLookup)
-	StageForget   = Stage(claim.StageForget)
-	StageValue    = Stage(claim.StageValue) // what was to be stored, or is stored
-	StageStore    = Stage(claim.StageStore) // storing it
-	StageReserve  = Stage(claim.StageReserve)
-	StageSend     = Stage(claim.StageSend) // before or after [Call].Send
-	StageExtend   = Stage(claim.StageExtend)
-	StageRelease  = Stage(claim.StageRelease)
-	StageFail     = Stage(claim.StageFail)
-	StageVoid     = Stage(claim.StageVoid)
-	StagePending  = Stage(claim.StagePending)
+	// reading that row; [Reservation.Confirm]; a transaction that was lost behind fn
+	StageConfirm = Stage(claim.StageConfirm)
+	StageFn      = Stage(claim.StageFn) // what fn did to its transaction; effects that [Once.Apply] refuses
+	StageCommit  = Stage(claim.StageCommit)
+	StageLookup  = Stage(claim.StageLookup)
+	StageForget  = Stage(claim.StageForget)
+	StageValue   = Stage(claim.StageValue) // what was to be stored, or is stored
+	StageStore   = Stage(claim.StageStore) // storing it
+	StageReserve = Stage(claim.StageReserve)
+	StageSend    = Stage(claim.StageSend) // before or after [Call].Send
+	StageExtend  = Stage(claim.StageExtend)
+	StageRelease = Stage(claim.StageRelease)
+	StageFail    = Stage(claim.StageFail)
+	StageVoid    = Stage(claim.StageVoid)
+	StagePending = Stage(claim.StagePending)
 )
 
-// Error is every error of this package that is not the effect's own or a *[KeyError]. It never holds a key or a payload.
+// Error is every error of this package that is not the effect's own or a *[KeyError]. It never holds a key or a
+// payload.
 type Error struct {
 	Scope Scope
 	Table string // as in dedup.Table.Name; empty for the default table

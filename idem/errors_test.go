@@ -18,8 +18,8 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -38,7 +38,8 @@ var errorRows = map[string]func(s *site) error{
 	},
 	"ErrInProgress": func(s *site) error {
 		s.hold(stripe.Key("1"))
-		return wantIs(s, idem.ErrInProgress)(idem.Once{MaxWait: time.Millisecond}.Run(s.ctx, s.sound, stripe.Key("1"), nothing))
+		return wantIs(s, idem.ErrInProgress)(idem.Once{MaxWait: time.Millisecond}.Run(s.ctx, s.sound, stripe.Key("1"),
+			nothing))
 	},
 	"ErrNested": func(s *site) error {
 		return wantIs(s, idem.ErrNested)(idem.Run(s.ctx, s.sound, stripe.Key("1"), func(ctx context.Context, _ pgx.Tx) error {
@@ -78,7 +79,8 @@ var errorRows = map[string]func(s *site) error{
 	},
 	"ErrFuture": func(s *site) error {
 		once := s.weekly()
-		return wantIs(s, idem.ErrFuture)(once.Run(s.ctx, s.sound, stripe.Key("1").OccurredAt(time.Now().Add(48*time.Hour)), nothing))
+		return wantIs(s, idem.ErrFuture)(once.Run(s.ctx, s.sound, stripe.Key("1").OccurredAt(time.Now().Add(48*time.Hour)),
+			nothing))
 	},
 	"no partition for it": func(s *site) error {
 		once := s.weekly()
@@ -233,7 +235,8 @@ func (s *site) sql(text string) {
 // slow has every key take so many seconds.
 func (s *site) slow(seconds string) {
 	s.Helper()
-	s.sql(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(` + seconds + `); RETURN NEW; END';
+	s.sql(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(` + seconds +
+		`); RETURN NEW; END';
 		CREATE TRIGGER slow BEFORE INSERT ON processed_events FOR EACH ROW EXECUTE FUNCTION slow()`)
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // examplePool returns a pool on a new database with the table of the examples; only needed here.
@@ -124,7 +124,8 @@ func ExampleKey_OccurredAt() {
 	pool, done := examplePool(ctx)
 	defer done()
 	signed := time.Now().Add(-60 * 24 * time.Hour) // as the sender states it, the same on every retry
-	_, err := idem.Run(ctx, pool, activations.Key("evt_1").OccurredAt(signed), func(context.Context, pgx.Tx) error { return nil })
+	_, err := idem.Run(ctx, pool, activations.Key("evt_1").OccurredAt(signed),
+		func(context.Context, pgx.Tx) error { return nil })
 	fmt.Println(errors.Is(err, idem.ErrExpired), idem.Retryable(err))
 	// Output: true false
 }

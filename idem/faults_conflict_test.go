@@ -36,20 +36,21 @@ func TestConflicts(t *testing.T) {
 			for w := range 8 {
 				wg.Go(func() {
 					for i := 0; calls.Load()-done.Load() < want && s.ctx.Err() == nil; i++ {
-						out, err := once.Run(s.ctx, pool, stripe.Key(fmt.Sprintf("%d-%d", w, i)), func(ctx context.Context, tx pgx.Tx) error {
-							calls.Add(1)
-							// Read, then write what was read; and half of the workers in the other order, for deadlocks.
-							for _, id := range [][]int{{1, 2}, {2, 1}}[w%2] {
-								var n int
-								if err := tx.QueryRow(ctx, `SELECT n FROM counter WHERE id = $1`, id).Scan(&n); err != nil {
-									return err
+						out, err := once.Run(s.ctx, pool, stripe.Key(fmt.Sprintf("%d-%d", w, i)),
+							func(ctx context.Context, tx pgx.Tx) error {
+								calls.Add(1)
+								// Read, then write what was read; and half of the workers in the other order, for deadlocks.
+								for _, id := range [][]int{{1, 2}, {2, 1}}[w%2] {
+									var n int
+									if err := tx.QueryRow(ctx, `SELECT n FROM counter WHERE id = $1`, id).Scan(&n); err != nil {
+										return err
+									}
+									if _, err := tx.Exec(ctx, `UPDATE counter SET n = $2 WHERE id = $1`, id, n+1); err != nil {
+										return err
+									}
 								}
-								if _, err := tx.Exec(ctx, `UPDATE counter SET n = $2 WHERE id = $1`, id, n+1); err != nil {
-									return err
-								}
-							}
-							return nil
-						})
+								return nil
+							})
 						if err != nil || out != idem.Executed {
 							t.Errorf("%v, %v", out, err)
 							return
@@ -67,7 +68,8 @@ func TestConflicts(t *testing.T) {
 			var keys int64
 			require.NoError(t, s.sound.QueryRow(s.ctx, `SELECT count(*) FROM processed_events`).Scan(&keys))
 			require.Equal(t, done.Load(), keys)
-			t.Logf("%d keys, %d runs of fn that a conflict undid; %v", keys, calls.Load()-done.Load(), time.Since(begun).Round(time.Second))
+			t.Logf("%d keys, %d runs of fn that a conflict undid; %v", keys, calls.Load()-done.Load(),
+				time.Since(begun).Round(time.Second))
 			require.GreaterOrEqual(t, calls.Load()-done.Load(), want, "too few conflicts to prove anything")
 		})
 	}
@@ -95,27 +97,28 @@ func TestDeadlocks(t *testing.T) {
 		for w, order := range [][]int{{1, 2}, {2, 1}} {
 			first := true
 			wg.Go(func() {
-				_, err := idem.Once{Tries: 100}.Run(s.ctx, pool, stripe.Key(fmt.Sprintf("%d-%d", round, w)), func(ctx context.Context, tx pgx.Tx) error {
-					calls.Add(1)
-					for _, id := range order {
-						if _, err := tx.Exec(ctx, `UPDATE hot SET n = n + 1 WHERE id = $1`, id); err != nil {
-							return err
+				_, err := idem.Once{Tries: 100}.Run(s.ctx, pool, stripe.Key(fmt.Sprintf("%d-%d", round, w)),
+					func(ctx context.Context, tx pgx.Tx) error {
+						calls.Add(1)
+						for _, id := range order {
+							if _, err := tx.Exec(ctx, `UPDATE hot SET n = n + 1 WHERE id = $1`, id); err != nil {
+								return err
+							}
+							if id != order[0] || !first {
+								continue
+							}
+							first = false
+							if holding.Add(1) == 2 {
+								close(both)
+							}
+							select {
+							case <-both:
+							case <-ctx.Done():
+								return ctx.Err()
+							}
 						}
-						if id != order[0] || !first {
-							continue
-						}
-						first = false
-						if holding.Add(1) == 2 {
-							close(both)
-						}
-						select {
-						case <-both:
-						case <-ctx.Done():
-							return ctx.Err()
-						}
-					}
-					return nil
-				})
+						return nil
+					})
 				if err != nil {
 					t.Error(err)
 				}

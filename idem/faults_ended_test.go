@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -24,7 +24,8 @@ func TestTerminated(t *testing.T) {
 		require.NoError(s, err)
 		require.Eventually(s, func() bool {
 			var n int
-			err := s.sound.QueryRow(s.ctx, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1::int8::int4`, int64(pid)).Scan(&n)
+			err := s.sound.QueryRow(s.ctx, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1::int8::int4`,
+				int64(pid)).Scan(&n)
 			return err == nil && n == 0
 		}, 20*time.Second, time.Millisecond)
 	}

@@ -24,10 +24,10 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/conformance"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgserver"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/conformance"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgserver"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 const killEnv = "PGONCE_CONSUMER"
@@ -217,7 +217,8 @@ func TestKilledConsumer(t *testing.T) {
 	r := seeded(t)
 	dir := t.TempDir()
 	spec := consumerSpec{
-		DSN: s.cfg.ConnString(), Deliveries: filepath.Join(dir, "deliveries"), Acks: filepath.Join(dir, "acks"), Deaths: filepath.Join(dir, "deaths"),
+		DSN: s.cfg.ConnString(), Deliveries: filepath.Join(dir, "deliveries"), Acks: filepath.Join(dir, "acks"),
+		Deaths: filepath.Join(dir, "deaths"),
 	}
 	writeDeliveries(t, spec.Deliveries, events, r)
 	self, err := os.Executable()
@@ -253,7 +254,8 @@ func TestKilledConsumer(t *testing.T) {
 	require.NoError(t, s.sound.QueryRow(s.ctx, `
 		SELECT count(*), count(DISTINCT what), (SELECT count(*) FROM processed_events) FROM effects`).Scan(&effects, &distinct, &keys))
 	t.Logf("%d kills: %d before COMMIT, %d between COMMIT and its acknowledgement; %d events, %d effects, %d keys; %v",
-		len(deaths), count["before commit"], count["after commit"], events, effects, keys, time.Since(begun).Round(time.Second))
+		len(deaths), count["before commit"], count["after commit"], events, effects, keys,
+		time.Since(begun).Round(time.Second))
 	require.Equal(t, map[string]int{"before commit": kills / 2, "after commit": kills / 2}, count)
 	require.Equal(t, events, effects)
 	require.Equal(t, events, distinct)
@@ -335,8 +337,10 @@ func TestKilledServer(t *testing.T) {
 	require.Zero(t, left.Load(), "the workers did not recover")
 	var effects, distinct int
 	require.NoError(t, pool.QueryRow(ctx, `SELECT count(*), count(DISTINCT what) FROM effects`).Scan(&effects, &distinct))
-	t.Logf("%d kills of the server: %d deliveries, %d executed, %d duplicates, %d delivered again, of them %d of unknown outcome; %d effects; %v",
-		kills, total, executed.Load(), duplicate.Load(), again.Load(), unknown.Load(), effects, time.Since(begun).Round(time.Second))
+	t.Logf("%d kills of the server: %d deliveries, %d executed, %d duplicates, %d delivered again, of them %d of "+
+		"unknown outcome; %d effects; %v",
+		kills, total, executed.Load(), duplicate.Load(), again.Load(), unknown.Load(), effects,
+		time.Since(begun).Round(time.Second))
 	require.Equal(t, events, effects)
 	require.Equal(t, events, distinct)
 }

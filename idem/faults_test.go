@@ -14,9 +14,9 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/conformance"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/conformance"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // long asks for the long form of the fault tests. Its figures are written down in internal/RUNS.md.
@@ -218,8 +218,8 @@ func TestLostCommitThatHoldsTheKey(t *testing.T) {
 	s.deliver(key, idem.Executed)
 }
 
-// The key's own time passes out of the window while the COMMIT is lost: no row is no answer, for the claim that would wait
-// for the old transaction is not made any more.
+// The key's own time passes out of the window while the COMMIT is lost: no row is no answer, for the claim that would
+// wait for the old transaction is not made any more.
 func TestLostCommitOfAnExpiredKey(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -32,7 +32,8 @@ func TestKeyStoredForm(t *testing.T) {
 		require.Equal(t, c.id, stripe.Key(c.parts...).ID())
 		require.NoError(t, stripe.Key(c.parts...).Validate())
 	}
-	require.Equal(t, "%sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", stripe.HashedKey("abc").ID())
+	require.Equal(t, "%sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+		stripe.HashedKey("abc").ID())
 	require.Equal(t, "stripe/activate/a/b", stripe.Key("a", "b").String())
 	require.Equal(t, stripe, stripe.Key("a").Scope())
 }
@@ -75,9 +76,15 @@ func TestKeyErrors(t *testing.T) {
 		{"too long in parts", stripe.Key(long[1:], "x"), "key", "is too long; use HashedKey"},
 		{"source", idem.Scope{Source: secret, Operation: "o"}.Key("a"), "source", "holds a NUL byte"},
 		{"operation", idem.Scope{Source: "s"}.Key("a"), "operation", "is empty"},
-		{"operation, hashed", idem.Scope{Source: "s", Operation: strings.Repeat("o", dedup.MaxScopeBytes+1)}.HashedKey("a"), "operation", "is too long"},
+		{
+			"operation, hashed", idem.Scope{Source: "s", Operation: strings.Repeat("o", dedup.MaxScopeBytes+1)}.HashedKey("a"),
+			"operation", "is too long",
+		},
 		{"zero time", stripe.Key("a").OccurredAt(time.Time{}), "time", "is zero or outside of the years 1 to 9999"},
-		{"far time", stripe.Key("a").OccurredAt(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)), "time", "is zero or outside of the years 1 to 9999"},
+		{
+			"far time", stripe.Key("a").OccurredAt(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)), "time",
+			"is zero or outside of the years 1 to 9999",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got *idem.KeyError
@@ -117,7 +124,8 @@ func FuzzKeysDiffer(f *testing.F) {
 			return
 		}
 		for _, k := range []idem.Key{k1, k2} {
-			if n := len(k.ID()); n == 0 || n > dedup.MaxKeyBytes || !utf8.ValidString(k.ID()) || strings.Contains(k.ID(), "\x00") {
+			if n := len(k.ID()); n == 0 || n > dedup.MaxKeyBytes || !utf8.ValidString(k.ID()) || strings.Contains(k.ID(),
+				"\x00") {
 				t.Fatalf("a valid key has a stored form that cannot be stored: %q", k.ID())
 			}
 		}

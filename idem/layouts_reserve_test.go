@@ -57,7 +57,10 @@ var ends = []end{
 	{"released", func(w *walker, r idem.Reservation, _ []idem.Once) {
 		require.NoError(w, r.Release(w.Context(), w.pool))
 	}, "new"},
-	{"voided", func(w *walker, r idem.Reservation, _ []idem.Once) { require.NoError(w, r.Void(w.Context(), w.pool)) }, "new"},
+	{
+		"voided", func(w *walker, r idem.Reservation, _ []idem.Once) { require.NoError(w, r.Void(w.Context(), w.pool)) },
+		"new",
+	},
 	{"extended, confirmed", func(w *walker, r idem.Reservation, _ []idem.Once) {
 		require.NoError(w, r.Extend(w.Context(), w.pool, time.Minute))
 		w.confirm(r)

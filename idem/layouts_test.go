@@ -18,7 +18,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -113,7 +113,8 @@ func (tr *traffic) use(programs ...program) {
 func (tr *traffic) more() {
 	tr.Helper()
 	until := tr.delivered.Load() + 50
-	require.Eventually(tr, func() bool { return tr.delivered.Load() >= until || tr.Failed() }, time.Minute, time.Millisecond)
+	require.Eventually(tr, func() bool { return tr.delivered.Load() >= until || tr.Failed() }, time.Minute,
+		time.Millisecond)
 }
 
 // file runs one of the files as psql would, again where a lock was not had in time.
@@ -140,7 +141,8 @@ func (tr *traffic) wantOnce() {
 		tr.deliver(id, tr.rand)
 	}
 	var ids, effects int
-	require.NoError(tr, tr.pool.QueryRow(tr.Context(), `SELECT count(DISTINCT what), count(*) FROM effects`).Scan(&ids, &effects))
+	require.NoError(tr, tr.pool.QueryRow(tr.Context(), `SELECT count(DISTINCT what), count(*) FROM effects`).Scan(&ids,
+		&effects))
 	require.Equal(tr, []int{len(tr.ids), len(tr.ids)}, []int{ids, effects}, "ids, and their effects")
 }
 
@@ -182,7 +184,8 @@ func (tr *traffic) homeMade(insert string) program {
 func TestLayoutPlainToHash(t *testing.T) {
 	t.Parallel()
 	tr := newTraffic(t, 1200)
-	require.NoError(t, dedup.Migrate(t.Context(), tr.pool, dedup.Table{}, dedup.Table{Name: "processed_events_new", Layout: dedup.Hash(8)}))
+	require.NoError(t, dedup.Migrate(t.Context(), tr.pool, dedup.Table{},
+		dedup.Table{Name: "processed_events_new", Layout: dedup.Hash(8)}))
 	for _, id := range tr.ids[:500] {
 		tr.exec(fmt.Sprintf(`INSERT INTO processed_events (source, operation, key) VALUES ('stripe', 'activate', '%s'); INSERT INTO effects VALUES ('%[2]s')`,
 			stripe.Key(id).ID(), id))
@@ -217,11 +220,13 @@ func TestLayoutPlainToHash(t *testing.T) {
 		tr.file("plain_to_hash/4_swap.sql")
 		tr.more()
 	})
-	require.NoError(t, dedup.Migrate(t.Context(), tr.pool, dedup.Table{Layout: dedup.Hash(8)}), "as every program does at its start")
+	require.NoError(t, dedup.Migrate(t.Context(), tr.pool, dedup.Table{Layout: dedup.Hash(8)}),
+		"as every program does at its start")
 	require.NoError(t, dedup.Verify(t.Context(), tr.pool, dedup.Table{Layout: dedup.Hash(8)}))
 	tr.use(plain)
 	tr.wantOnce()
-	require.Equal(t, int(reserved.Load()), tr.count(`SELECT count(*) FROM processed_events WHERE key LIKE 'reserved/%' AND value = 'v' AND lease_until IS NULL`))
+	require.Equal(t, int(reserved.Load()),
+		tr.count(`SELECT count(*) FROM processed_events WHERE key LIKE 'reserved/%' AND value = 'v' AND lease_until IS NULL`))
 	require.Zero(t, tr.count(`SELECT count(*) FROM processed_events WHERE key LIKE 'forgotten/%'`))
 	require.Positive(t, reserved.Load())
 }
@@ -252,7 +257,8 @@ func TestLayoutPlainToWeekly(t *testing.T) {
 			require.True(t, idem.Retryable(err), "%v", err)
 			_, _, err = other.Reserve(t.Context(), tr.pool, key, time.Minute)
 			require.True(t, idem.Retryable(err), "%v", err)
-			require.NoError(t, pgx.BeginFunc(t.Context(), tr.pool, func(tx pgx.Tx) error { return r.Confirm(t.Context(), tx, []byte("v")) }))
+			require.NoError(t, pgx.BeginFunc(t.Context(), tr.pool,
+				func(tx pgx.Tx) error { return r.Confirm(t.Context(), tx, []byte("v")) }))
 			_, out, err := once.Reserve(t.Context(), tr.pool, key, time.Minute)
 			require.NoError(t, err)
 			require.Equal(t, idem.Duplicate, out, "settled by a program of kind %d", i)
@@ -280,7 +286,8 @@ func TestLayoutPlainToWeekly(t *testing.T) {
 	require.NoError(t, err)
 
 	// A window later. What the new programs have claimed, or met, is in the new table.
-	_, err = tr.pool.Exec(t.Context(), `DELETE FROM effects WHERE what NOT IN (SELECT replace(replace(key, '%2F', '/'), '%25', '%') FROM processed_events_weekly)`)
+	_, err = tr.pool.Exec(t.Context(),
+		`DELETE FROM effects WHERE what NOT IN (SELECT replace(replace(key, '%2F', '/'), '%25', '%') FROM processed_events_weekly)`)
 	require.NoError(t, err)
 	kept := map[string]bool{}
 	rows, err := tr.pool.Query(t.Context(), `SELECT what FROM effects`)
@@ -293,7 +300,8 @@ func TestLayoutPlainToWeekly(t *testing.T) {
 	require.GreaterOrEqual(t, len(kept), len(late))
 	tr.run(func() { tr.file("plain_to_weekly/2_weekly_only.sql"); tr.more() })
 	require.NoError(t, dedup.Verify(t.Context(), tr.pool, once.Table))
-	require.NoError(t, reserved.Extend(t.Context(), tr.pool, time.Minute), "what the new table knows does not depend on the old one")
+	require.NoError(t, reserved.Extend(t.Context(), tr.pool, time.Minute),
+		"what the new table knows does not depend on the old one")
 	for id := range kept {
 		require.Equal(t, 1, tr.count(`SELECT count(*) FROM effects WHERE what = '`+id+`'`), id)
 	}
@@ -310,7 +318,9 @@ func (tr *traffic) wantTriggerReported(table dedup.Table) {
 }
 
 // forgets wants a key that was forgotten in both tables to be new again, and one that was in ours alone not to be.
-func (tr *traffic) forgets(key idem.Key, forgetElsewhere func(context.Context, pgx.Tx, idem.Key) error, once idem.Once) {
+func (tr *traffic) forgets(
+	key idem.Key, forgetElsewhere func(context.Context, pgx.Tx, idem.Key) error, once idem.Once,
+) {
 	tr.Helper()
 	for _, both := range []bool{false, true} {
 		_, err := once.Run(tr.Context(), tr.pool, key, nothing)
@@ -393,7 +403,8 @@ func TestLayoutAddSource(t *testing.T) {
 	tr.exec(homeMadeTable)
 	before := tr.homeMade(`INSERT INTO webhook_events (idempotency_key) VALUES ($1) ON CONFLICT (idempotency_key) DO NOTHING`)
 	of := func(source string) program {
-		return tr.homeMade(`INSERT INTO webhook_events (idempotency_key, source) VALUES ($1, '` + source + `') ON CONFLICT (idempotency_key, source) DO NOTHING`)
+		return tr.homeMade(`INSERT INTO webhook_events (idempotency_key, source) VALUES ($1, '` + source +
+			`') ON CONFLICT (idempotency_key, source) DO NOTHING`)
 	}
 	tr.use(before)
 	tr.run(func() {

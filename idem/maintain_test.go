@@ -14,7 +14,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // While Maintain makes and drops partitions, and handlers hold their transactions for half a second, no claim waits
@@ -55,7 +55,8 @@ func TestMaintainHoldsNoClaimUp(t *testing.T) {
 		}
 		return nil
 	}
-	// measure runs work beside the handlers and the claims, and returns how long the claims took, on the table and on the calm one.
+	// measure runs work beside the handlers and the claims, and returns how long the claims took, on the table and on
+	// the calm one.
 	measure := func(name string, work func()) (took, control []time.Duration) {
 		ctx, cancel := context.WithCancel(ctx)
 		var wg, counted sync.WaitGroup // counted: who claims, until his claims count
@@ -65,7 +66,8 @@ func TestMaintainHoldsNoClaimUp(t *testing.T) {
 		for w := range 4 {
 			wg.Go(func() {
 				for n := 0; ctx.Err() == nil; n++ {
-					_, err := byWeek.Run(context.WithoutCancel(ctx), pool, stripe.Key(name, "h", fmt.Sprint(w, n)).OccurredAt(time.Now()), hold)
+					_, err := byWeek.Run(context.WithoutCancel(ctx), pool,
+						stripe.Key(name, "h", fmt.Sprint(w, n)).OccurredAt(time.Now()), hold)
 					if err != nil {
 						t.Error(err)
 					}
@@ -135,7 +137,8 @@ func TestMaintainHoldsNoClaimUp(t *testing.T) {
 		slices.SortFunc(all, func(a, b time.Duration) int { return int(b - a) })
 		require.Greater(t, len(all), 100, "or this proves nothing")
 	}
-	t.Logf("made %d, dropped %d; %d claims, the slowest %v; control: %d, %v", made, dropped, len(worst), worst[:3], len(control), control[:3])
+	t.Logf("made %d, dropped %d; %d claims, the slowest %v; control: %d, %v", made, dropped, len(worst), worst[:3],
+		len(control), control[:3])
 	require.GreaterOrEqual(t, made, 6*rounds)
 	require.GreaterOrEqual(t, dropped, 3*rounds)
 

@@ -42,13 +42,15 @@ type Result struct {
 func (o Once) DoMany(
 	ctx context.Context, tx pgx.Tx, keys []Key, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error,
 ) ([]Result, error) {
-	claims, faults, err := o.settings().Claims(len(keys), func(i int) (front.Facts, error) { return keys[i].facts, keys[i].Validate() })
+	claims, faults, err := o.settings().Claims(len(keys),
+		func(i int) (front.Facts, error) { return keys[i].facts, keys[i].Validate() })
 	if err != nil {
 		return nil, o.translate(Scope{}, err)
 	}
-	answers, err := claim.DoMany(inside(ctx, tx), pg.FromPgxTx(tx), claims, func(ctx context.Context, tx pg.Tx, fresh []int) error {
-		return run(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, tx, fresh) })
-	})
+	answers, err := claim.DoMany(inside(ctx, tx), pg.FromPgxTx(tx), claims,
+		func(ctx context.Context, tx pg.Tx, fresh []int) error {
+			return run(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, tx, fresh) })
+		})
 	if err != nil {
 		return nil, o.translate(Scope{}, err)
 	}

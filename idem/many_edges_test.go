@@ -57,10 +57,11 @@ func TestManyClaimedTwice(t *testing.T) {
 			}}
 			ran := 0
 			once := idem.Once{MaxWait: 100 * time.Millisecond}
-			_, err = once.DoMany(s.ctx, looking, []idem.Key{stripe.Key("a"), stripe.Key("b")}, func(_ context.Context, _ pgx.Tx, fresh []int) error {
-				ran = len(fresh)
-				return nil
-			})
+			_, err = once.DoMany(s.ctx, looking, []idem.Key{stripe.Key("a"), stripe.Key("b")},
+				func(_ context.Context, _ pgx.Tx, fresh []int) error {
+					ran = len(fresh)
+					return nil
+				})
 			require.ErrorIs(t, err, c.err)
 			err = tx.Commit(s.ctx)
 			if c.err == nil {

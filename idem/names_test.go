@@ -14,7 +14,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -63,7 +63,8 @@ func TestLeastRights(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, out)
 	}
-	require.NoError(t, pgx.BeginFunc(t.Context(), app, func(tx pgx.Tx) error { return idem.Once{}.Forget(t.Context(), tx, stripe.Key("1")) }))
+	require.NoError(t, pgx.BeginFunc(t.Context(), app,
+		func(tx pgx.Tx) error { return idem.Once{}.Forget(t.Context(), tx, stripe.Key("1")) }))
 	everyMove(t, idem.Once{}, app)
 
 	for _, missing := range []string{"SELECT", "INSERT"} {
@@ -78,7 +79,8 @@ func TestLeastRights(t *testing.T) {
 	}
 	// These are not needed by every call. Verify says so before the first one that needs them.
 	for _, missing := range []string{"UPDATE", "DELETE"} {
-		poor := asRole(t, pool, `GRANT SELECT, INSERT, UPDATE, DELETE ON processed_events TO {role}; REVOKE `+missing+` ON processed_events FROM {role}`)
+		poor := asRole(t, pool, `GRANT SELECT, INSERT, UPDATE, DELETE ON processed_events TO {role}; REVOKE `+missing+
+			` ON processed_events FROM {role}`)
 		var bad *dedup.VerifyError
 		require.ErrorAs(t, dedup.Verify(t.Context(), poor), &bad, missing)
 		require.Equal(t, "rights missing", bad.Problems[0].Kind.String())
@@ -118,7 +120,8 @@ func everyMove(t *testing.T, once idem.Once, pool *pgxpool.Pool) {
 		require.NoError(t, err, name)
 		require.NoError(t, move(r), name)
 	}
-	v, out, err := idem.Returning[int]{Once: once}.Run(ctx, pool, stripe.Key("moves", "value"), func(context.Context, pgx.Tx) (int, error) { return 7, nil })
+	v, out, err := idem.Returning[int]{Once: once}.Run(ctx, pool, stripe.Key("moves", "value"),
+		func(context.Context, pgx.Tx) (int, error) { return 7, nil })
 	require.NoError(t, err)
 	require.Equal(t, idem.Executed, out)
 	require.Equal(t, 7, v)
@@ -137,7 +140,8 @@ func asRole(t *testing.T, pool *pgxpool.Pool, grants string) *pgxpool.Pool {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		app.Close()
-		_, err := pool.Exec(context.Background(), strings.ReplaceAll(`DROP OWNED BY {role}; DROP ROLE {role}`, "{role}", role))
+		_, err := pool.Exec(context.Background(),
+			strings.ReplaceAll(`DROP OWNED BY {role}; DROP ROLE {role}`, "{role}", role))
 		require.NoError(t, err)
 	})
 	return app

@@ -148,9 +148,10 @@ func (o Once) Run(ctx context.Context, db DB, key Key, fn func(context.Context, 
 	if err != nil {
 		return 0, err
 	}
-	res, err := claim.Run(ctx, pg.FromPgxLender(db, lender(db), o.TxOptions), c, func(ctx context.Context, tx pg.Tx) error {
-		return run(ctx, tx, fn)
-	})
+	res, err := claim.Run(ctx, pg.FromPgxLender(db, lender(db), o.TxOptions), c,
+		func(ctx context.Context, tx pg.Tx) error {
+			return run(ctx, tx, fn)
+		})
 	return Outcome(res.Outcome), o.translate(key.Scope(), err)
 }
 

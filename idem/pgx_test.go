@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -22,7 +22,10 @@ func TestTransactionIsNoDB(t *testing.T) {
 	for _, tx := range []reflect.Type{reflect.TypeFor[pgx.Tx](), reflect.TypeFor[*pgxpool.Tx]()} {
 		require.False(t, tx.Implements(db), "%v", tx)
 	}
-	for _, d := range []reflect.Type{reflect.TypeFor[*pgxpool.Pool](), reflect.TypeFor[*pgxpool.Conn](), reflect.TypeFor[*pgx.Conn]()} {
+	for _, d := range []reflect.Type{
+		reflect.TypeFor[*pgxpool.Pool](), reflect.TypeFor[*pgxpool.Conn](),
+		reflect.TypeFor[*pgx.Conn](),
+	} {
 		require.True(t, d.Implements(db), "%v", d)
 	}
 }
@@ -157,7 +160,8 @@ func TestMisuseOfPgx(t *testing.T) {
 			require.ErrorAs(t, err, &own)
 			require.Equal(t, idem.StageFn, own.Stage)
 			_ = tx.Rollback(t.Context())
-			require.Equal(t, rows(t, pool, "effects"), rows(t, pool, "processed_events"), "key and effect stand or fall together")
+			require.Equal(t, rows(t, pool, "effects"), rows(t, pool, "processed_events"),
+				"key and effect stand or fall together")
 			closes(t, pool)
 		})
 	}

@@ -22,8 +22,8 @@ type answered struct {
 	receipt receipt
 }
 
-// entry is a line of the provider's ledger: refunds have a negative amount. Who looks finds it by the reference, which a
-// provider that does not heed idempotency keys keeps as well.
+// entry is a line of the provider's ledger: refunds have a negative amount. Who looks finds it by the reference,
+// which a provider that does not heed idempotency keys keeps as well.
 type entry struct {
 	Ref    string
 	Amount int

@@ -17,15 +17,15 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgserver"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgserver"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // day, for ages.
 const day = 24 * time.Hour
 
-// A tenth of the table has expired, and is purged while 8 workers claim new keys at a steady rate; then the same for what
-// a shorter retention lets expire, under an old snapshot. The short form counts; the long one measures, too.
+// A tenth of the table has expired, and is purged while 8 workers claim new keys at a steady rate; then the same for
+// what a shorter retention lets expire, under an old snapshot. The short form counts; the long one measures, too.
 func TestPurgeUnderLoad(t *testing.T) {
 	size, rate, phase := 20_000, 400, time.Second
 	var pool *pgxpool.Pool
@@ -47,7 +47,8 @@ func TestPurgeUnderLoad(t *testing.T) {
 			require.NoError(t, err)
 			require.InDelta(t, counted.Deleted, stats.Deleted, float64(due)/50)
 			require.Zero(t, stats.Skipped)
-			t.Logf("purged %d keys in %v (counted beforehand in %v)", stats.Deleted, stats.Took.Round(time.Millisecond), counted.Took.Round(time.Millisecond))
+			t.Logf("purged %d keys in %v (counted beforehand in %v)", stats.Deleted, stats.Took.Round(time.Millisecond),
+				counted.Took.Round(time.Millisecond))
 		}
 	}
 	vacuum := func(ctx context.Context) { l.exec(`VACUUM processed_events`) }
@@ -98,7 +99,8 @@ func TestPurgeUnderLoad(t *testing.T) {
 func loadServer(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	server, err := pgserver.Start(t.Context(), pgserver.Config{Settings: map[string]string{
-		"autovacuum": "off", "shared_buffers": "2GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min", "maintenance_work_mem": "1GB",
+		"autovacuum": "off", "shared_buffers": "2GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min",
+		"maintenance_work_mem": "1GB",
 	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Stop()) })
@@ -206,7 +208,8 @@ func (l *load) count(where string) (n int64) {
 // oldest returns the age of the oldest key, in seconds.
 func (l *load) oldest() (age int64) {
 	l.t.Helper()
-	require.NoError(l.t, l.pool.QueryRow(l.t.Context(), `SELECT extract(epoch FROM now() - min(processed_at))::int8 FROM processed_events`).Scan(&age))
+	require.NoError(l.t, l.pool.QueryRow(l.t.Context(),
+		`SELECT extract(epoch FROM now() - min(processed_at))::int8 FROM processed_events`).Scan(&age))
 	return age
 }
 
@@ -221,5 +224,6 @@ func (l *load) report(what string) {
 	require.NoError(l.t, l.pool.QueryRow(l.t.Context(), `
 		SELECT pg_stat_get_live_tuples(c.oid), pg_stat_get_dead_tuples(c.oid), pg_size_pretty(pg_relation_size(c.oid)), pg_size_pretty(pg_indexes_size(c.oid))
 		  FROM pg_class AS c WHERE c.oid = 'processed_events'::regclass`).Scan(&live, &dead, &table, &index))
-	l.t.Logf("%-34s live %d, dead %d, table %s, index %s", strings.ToUpper(what[:1])+what[1:]+":", live, dead, table, index)
+	l.t.Logf("%-34s live %d, dead %d, table %s, index %s", strings.ToUpper(what[:1])+what[1:]+":", live, dead, table,
+		index)
 }

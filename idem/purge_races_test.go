@@ -15,17 +15,18 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 )
 
-// A claim that meets the deletion of its own old key waits for it, and has one answer: the first of its key where the purge
-// commits, a duplicate where it does not. At every isolation level, by every door.
+// A claim that meets the deletion of its own old key waits for it, and has one answer: the first of its key where the
+// purge commits, a duplicate where it does not. At every isolation level, by every door.
 func TestClaimMeetsPurge(t *testing.T) {
 	t.Parallel()
 	doors := map[string]func(s *site, level pgx.TxIsoLevel, key idem.Key) (idem.Outcome, error){
 		"Do": func(s *site, level pgx.TxIsoLevel, key idem.Key) (out idem.Outcome, err error) {
 			err = pgx.BeginTxFunc(s.ctx, s.sound, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
-				if _, err := tx.Exec(s.ctx, `SELECT 1 FROM effects`); err != nil { // the snapshot is older than the end of the purge
+				// the snapshot is older than the end of the purge
+				if _, err := tx.Exec(s.ctx, `SELECT 1 FROM effects`); err != nil {
 					return err
 				}
 				out, err = idem.Do(s.ctx, tx, key, nothing)
@@ -49,7 +50,10 @@ func TestClaimMeetsPurge(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
 			for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
-				for mode, want := range map[faultconn.Mode]idem.Outcome{faultconn.Pass: idem.Executed, faultconn.DropBefore: idem.Duplicate} {
+				for mode, want := range map[faultconn.Mode]idem.Outcome{
+					faultconn.Pass:       idem.Executed,
+					faultconn.DropBefore: idem.Duplicate,
+				} {
 					t.Run(fmt.Sprintf("%s/%v", level, want), func(t *testing.T) {
 						s.sql(`DELETE FROM processed_events`)
 						key := stripe.Key("old")
@@ -115,9 +119,10 @@ END $$;
 CREATE TRIGGER log_delete AFTER DELETE ON processed_events FOR EACH ROW EXECUTE FUNCTION log_delete();
 CREATE TABLE ran (key text, claimed timestamptz, at timestamptz DEFAULT clock_timestamp())`
 
-// Workers claim, reserve, take over, settle, forget and abandon few keys of a table that keeps them for moments only, while
-// purges of every kind run over it. No purge deletes what is not done, or is inside of its window; no effect comes again
-// inside of the window; and every call has a clear answer. (The seed gives the workers' intentions again; who comes first is up to the machine.)
+// Workers claim, reserve, take over, settle, forget and abandon few keys of a table that keeps them for moments only,
+// while purges of every kind run over it. No purge deletes what is not done, or is inside of its window; no effect
+// comes again inside of the window; and every call has a clear answer. (The seed gives the workers' intentions again;
+// who comes first is up to the machine.)
 func TestPurgeRaces(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -222,8 +227,10 @@ func TestPurgeRaces(t *testing.T) {
 		return n
 	}
 	t.Logf("%v; deleted by purges %d", told, count(`SELECT count(*) FROM deleted WHERE by = 'purge'`))
-	require.Zero(t, count(`SELECT count(*) FROM deleted WHERE by = 'purge' AND lease_until IS NOT NULL`), "what is not done")
-	require.Equal(t, left, count(`SELECT count(*) FROM processed_events WHERE key LIKE 'left %'`), "what nobody has settled")
+	require.Zero(t, count(`SELECT count(*) FROM deleted WHERE by = 'purge' AND lease_until IS NOT NULL`),
+		"what is not done")
+	require.Equal(t, left, count(`SELECT count(*) FROM processed_events WHERE key LIKE 'left %'`),
+		"what nobody has settled")
 	require.Zero(t, count(`SELECT count(*) FROM deleted WHERE by = 'purge' AND processed_at > at - $1::int8 * interval '1 microsecond'`, window.Microseconds()), "what is inside of the window")
 	// An effect comes again only after its window, unless somebody has let the key go.
 	again := `SELECT count(*) FROM (SELECT key, at, lag(claimed) OVER (PARTITION BY key ORDER BY at) AS before FROM ran) AS r
@@ -293,7 +300,8 @@ func (s *site) purgeStep(
 		}
 	}
 	for sentinel, name := range map[error]string{
-		idem.ErrInProgress: "in progress", idem.ErrUnfinished: "unfinished", idem.ErrNotFound: "not found", idem.ErrLostLease: "lost lease",
+		idem.ErrInProgress: "in progress", idem.ErrUnfinished: "unfinished", idem.ErrNotFound: "not found",
+		idem.ErrLostLease: "lost lease",
 	} {
 		if errors.Is(err, sentinel) {
 			return name, nil

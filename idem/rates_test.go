@@ -17,12 +17,13 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
-// What a first delivery, with an effect of nothing, costs on each layout, at several sizes: rates of 8 workers, in turns of two seconds each, so that
-// what else the machine does falls on all alike. PGONCE_LONG=1 runs it; PGONCE_ROWS="100000 1000000" are its sizes, and with
-// PGONCE_KEYS=ascending new keys follow each other, as those that begin with a time do, and all meet at one end of the index.
+// What a first delivery, with an effect of nothing, costs on each layout, at several sizes: rates of 8 workers, in
+// turns of two seconds each, so that what else the machine does falls on all alike. PGONCE_LONG=1 runs it;
+// PGONCE_ROWS="100000 1000000" are its sizes, and with PGONCE_KEYS=ascending new keys follow each other, as those
+// that begin with a time do, and all meet at one end of the index.
 func TestLayoutRates(t *testing.T) {
 	if os.Getenv("PGONCE_LONG") == "" {
 		return // a measurement; what it measures is tested elsewhere
@@ -43,7 +44,12 @@ func TestLayoutRates(t *testing.T) {
 
 func measureRates(t *testing.T, pool *pgxpool.Pool, rows int) {
 	ctx := t.Context()
-	tables := []dedup.Table{{Name: "plain"}, {Name: "hash8", Layout: dedup.Hash(8)}, {Name: "hash32", Layout: dedup.Hash(32)}, {Name: "weekly", Layout: dedup.Weekly}}
+	tables := []dedup.Table{
+		{Name: "plain"},
+		{Name: "hash8", Layout: dedup.Hash(8)},
+		{Name: "hash32", Layout: dedup.Hash(32)},
+		{Name: "weekly", Layout: dedup.Weekly},
+	}
 	for _, table := range tables {
 		_, err := pool.Exec(ctx, `DROP TABLE IF EXISTS `+table.Name)
 		require.NoError(t, err)
@@ -96,7 +102,8 @@ func claimsPerSecond(t *testing.T, pool *pgxpool.Pool, table dedup.Table, d time
 	for w := range 8 {
 		wg.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
-				id := fmt.Sprintf("%x", (uint64(begun.UnixNano())+uint64(w)<<56+uint64(n))*0x9e3779b97f4a7c15) // scattered, as UUIDv4 are
+				// scattered, as UUIDv4 are
+				id := fmt.Sprintf("%x", (uint64(begun.UnixNano())+uint64(w)<<56+uint64(n))*0x9e3779b97f4a7c15)
 				if os.Getenv("PGONCE_KEYS") == "ascending" {
 					id = fmt.Sprintf("z%019d.%d", time.Now().UnixNano(), w)
 				}

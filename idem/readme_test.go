@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // The program that each README begins with compiles and runs as it stands, and does what its comments say.
@@ -35,7 +35,8 @@ func TestFirstMinute(t *testing.T) {
 			"PGPASSWORD="+at.Password, "PGDATABASE="+at.Database)
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s:\n%s", name, out)
-		require.Regexp(t, `(?s)^\S+ \S+ evt_1 executed\n\S+ \S+ evt_2 executed\n\S+ \S+ evt_1 duplicate\n$`, string(out), name)
+		require.Regexp(t, `(?s)^\S+ \S+ evt_1 executed\n\S+ \S+ evt_2 executed\n\S+ \S+ evt_1 duplicate\n$`, string(out),
+			name)
 		var rows int
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM payments`).Scan(&rows))
 		require.Equal(t, 2, rows, name)

@@ -16,8 +16,8 @@ import (
 	"github.com/pgonce/pgonce/idem"
 )
 
-// On a connection that is in a transaction a reservation would not be committed when the call is made, and could be rolled
-// back after it: refused before anything is sent, to the server or to the provider.
+// On a connection that is in a transaction a reservation would not be committed when the call is made, and could be
+// rolled back after it: refused before anything is sent, to the server or to the provider.
 func TestReserveRefusesConnectionInTransaction(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -41,8 +41,8 @@ func (w *modelWorker) do(f func()) {
 	<-done
 }
 
-// modelWorkers starts workers with clocks that are right, an hour slow, an hour fast, and at the beginning of the year 2000.
-// see is given the arguments of each of their statements, and the worker's time.
+// modelWorkers starts workers with clocks that are right, an hour slow, an hour fast, and at the beginning of the
+// year 2000. see is given the arguments of each of their statements, and the worker's time.
 func (s *site) modelWorkers(see func(now time.Time, args []any)) []*modelWorker {
 	now := time.Now().Round(0) // without the monotonic reading, which means nothing in a bubble
 	var all []*modelWorker
@@ -123,8 +123,8 @@ func clockless(sql string, args []any) []any {
 	return args
 }
 
-// clientTime returns an argument that may come from the client's clock, or nil. It looks at workers of the year 2000 only:
-// a number of theirs that is near to their time in any unit can be nothing else.
+// clientTime returns an argument that may come from the client's clock, or nil. It looks at workers of the year 2000
+// only: a number of theirs that is near to their time in any unit can be nothing else.
 func clientTime(now time.Time, args []any) any {
 	const near = 366 * 24 * time.Hour
 	for _, a := range args {
@@ -391,7 +391,8 @@ func (m *model) call(w *modelWorker, k int) {
 			case "panic":
 				panic(own)
 			case "outlived":
-				if _, err := w.pool.Exec(ctx, `UPDATE processed_events SET lease_until = '-infinity' WHERE key = $1`, m.key(k).ID()); err != nil {
+				if _, err := w.pool.Exec(ctx, `UPDATE processed_events SET lease_until = '-infinity' WHERE key = $1`,
+					m.key(k).ID()); err != nil {
 					return receipt{}, err
 				}
 				if _, _, err := (idem.Once{}).Reserve(ctx, w.pool, m.key(k), time.Hour); err != nil {
@@ -545,7 +546,8 @@ func TestReservationModel(t *testing.T) {
 	r := seeded(t)
 	moves := map[string]int{}
 	all := []string{
-		"reserved", "taken over", "refused", "fenced", "confirm", "confirm and roll back", "fail", "extend", "release", "void", "unknown",
+		"reserved", "taken over", "refused", "fenced", "confirm", "confirm and roll back", "fail", "extend", "release",
+		"void", "unknown",
 		"Send: good", "Send: error", "Send: final", "Send: unsent", "Send: panic", "Send: outlived",
 	}
 	rare := func() bool { return slices.ContainsFunc(all, func(move string) bool { return moves[move] < least }) }
@@ -562,7 +564,8 @@ func TestReservationModel(t *testing.T) {
 		}
 	}
 	require.Nil(t, leaked.Load(), "an argument that depends on the client's clock")
-	t.Logf("%d schedules, %d statements, %d of them by a worker of the year 2000: %v", schedules, statements.Load(), old.Load(), moves)
+	t.Logf("%d schedules, %d statements, %d of them by a worker of the year 2000: %v", schedules, statements.Load(),
+		old.Load(), moves)
 	for _, move := range all {
 		require.GreaterOrEqual(t, moves[move], least, "%s: or this proves nothing", move)
 	}

@@ -168,13 +168,14 @@ func TestTakeOverRaces(t *testing.T) {
 	}
 }
 
-// Another attempt is made only where it would end, with its lease, before the provider may forget: here that is an hour of
-// ninety minutes. Both are counted from the row's creation, by the server's clock.
+// Another attempt is made only where it would end, with its lease, before the provider may forget: here that is an
+// hour of ninety minutes. Both are counted from the row's creation, by the server's clock.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	for age, again := range map[time.Duration]bool{
-		0: true, 29 * time.Minute: true, 31 * time.Minute: false, 89 * time.Minute: false, 91 * time.Minute: false, 100 * 24 * time.Hour: false,
+		0: true, 29 * time.Minute: true, 31 * time.Minute: false, 89 * time.Minute: false, 91 * time.Minute: false,
+		100 * 24 * time.Hour: false,
 	} {
 		key := newKey()
 		s.reserve(key)

@@ -31,8 +31,8 @@ BEGIN
 END $$;
 CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON processed_events FOR EACH ROW EXECUTE FUNCTION audit()`
 
-// auditMoves names each move by what the diagram in the package documentation calls it; one that it lacks is "illegal". It is
-// written for itself, apart from the statements: what a row was, what it is, and the server's clock.
+// auditMoves names each move by what the diagram in the package documentation calls it; one that it lacks is
+// "illegal". It is written for itself, apart from the statements: what a row was, what it is, and the server's clock.
 const auditMoves = `
 SELECT key, attempt, move, count(*)
   FROM (
@@ -73,9 +73,10 @@ type moveOf struct {
 	move    string
 }
 
-// Workers on few keys, all at once, with leases of milliseconds, that confirm, fail, extend, release, come late and forget
-// what they held; and leases that end before their time. Every move of every row is a legal one, and each is one that
-// exactly one worker was told of. (The seed gives the workers' intentions again; who comes first is up to the machine.)
+// Workers on few keys, all at once, with leases of milliseconds, that confirm, fail, extend, release, come late and
+// forget what they held; and leases that end before their time. Every move of every row is a legal one, and each is
+// one that exactly one worker was told of. (The seed gives the workers' intentions again; who comes first is up to
+// the machine.)
 func TestReservationWorkers(t *testing.T) {
 	t.Parallel()
 	steps, least := 300, 1
@@ -89,7 +90,10 @@ func TestReservationWorkers(t *testing.T) {
 	told := map[moveOf]int{}
 	var fenced, refused, crashed, conflicts atomic.Int64
 	var generation [3]atomic.Int64
-	zones := []string{"UTC", "Pacific/Kiritimati", "America/Anchorage", "Asia/Kolkata", "Africa/Cairo", "Pacific/Marquesas"}
+	zones := []string{
+		"UTC", "Pacific/Kiritimati", "America/Anchorage", "Asia/Kolkata", "Africa/Cairo",
+		"Pacific/Marquesas",
+	}
 
 	worker := func(pool *pgxpool.Pool, r *rand.Rand) error {
 		var held []idem.Reservation

@@ -28,7 +28,9 @@ type Returning[T any] struct {
 // Do is [Do] with a value; a duplicate gets the first call's T. A stored row without a value, or with one that is no T,
 // is an *[Error] of stage "value" which names the scope; fn is not called. A value that is too large, or cannot be
 // encoded, fails the call and tx, as an error of fn does.
-func (r Returning[T]) Do(ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) (T, error)) (T, Outcome, error) {
+func (r Returning[T]) Do(
+	ctx context.Context, tx pgx.Tx, key Key, fn func(context.Context, pgx.Tx) (T, error),
+) (T, Outcome, error) {
 	c, v, err := r.claim(key)
 	if err != nil {
 		return *v, 0, err
@@ -40,14 +42,17 @@ func (r Returning[T]) Do(ctx context.Context, tx pgx.Tx, key Key, fn func(contex
 }
 
 // Run is [Run] with a value, and with the rules of [Returning.Do].
-func (r Returning[T]) Run(ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) (T, error)) (T, Outcome, error) {
+func (r Returning[T]) Run(
+	ctx context.Context, db DB, key Key, fn func(context.Context, pgx.Tx) (T, error),
+) (T, Outcome, error) {
 	c, v, err := r.claim(key)
 	if err != nil {
 		return *v, 0, err
 	}
-	res, err := claim.Run(ctx, pg.FromPgxLender(db, lender(db), r.Once.TxOptions), c, func(ctx context.Context, tx pg.Tx) error {
-		return keep(ctx, c, tx, v, fn)
-	})
+	res, err := claim.Run(ctx, pg.FromPgxLender(db, lender(db), r.Once.TxOptions), c,
+		func(ctx context.Context, tx pg.Tx) error {
+			return keep(ctx, c, tx, v, fn)
+		})
 	return r.end(key, v, res, err)
 }
 
@@ -70,7 +75,9 @@ func (r Returning[T]) end(key Key, v *T, res claim.Result, err error) (T, Outcom
 }
 
 // keep calls fn and stores what it returns, both in tx.
-func keep[T any](ctx context.Context, c *claim.Claim, tx pg.Tx, v *T, fn func(context.Context, pgx.Tx) (T, error)) error {
+func keep[T any](
+	ctx context.Context, c *claim.Claim, tx pg.Tx, v *T, fn func(context.Context, pgx.Tx) (T, error),
+) error {
 	err := run(ctx, tx, func(ctx context.Context, owned pgx.Tx) (err error) {
 		*v, err = fn(ctx, owned)
 		return err

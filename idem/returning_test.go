@@ -18,9 +18,10 @@ func TestReturningNumbers(t *testing.T) {
 	s := newSite(t)
 	typed, loose := stripe.Key("typed"), stripe.Key("loose")
 	for range 2 {
-		v, _, err := idem.Returning[map[string]int64]{}.Run(s.ctx, s.sound, typed, func(context.Context, pgx.Tx) (map[string]int64, error) {
-			return map[string]int64{"n": n}, nil
-		})
+		v, _, err := idem.Returning[map[string]int64]{}.Run(s.ctx, s.sound, typed,
+			func(context.Context, pgx.Tx) (map[string]int64, error) {
+				return map[string]int64{"n": n}, nil
+			})
 		require.NoError(t, err)
 		require.Equal(t, int64(n), v["n"])
 	}

@@ -13,12 +13,12 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgserver"
+	"github.com/pgonce/pgonce/internal/rig/pgserver"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
-// A read-only standby, as a client meets it after a failover that its pool has not noticed: a clear error, at once, which
-// is retryable, and never a duplicate that was not read.
+// A read-only standby, as a client meets it after a failover that its pool has not noticed: a clear error, at once,
+// which is retryable, and never a duplicate that was not read.
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -15,8 +15,8 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // failures keeps every error that a tracer is told of, as a tracer for OpenTelemetry makes of it a span that failed.
@@ -114,7 +114,10 @@ func TestSuccessLeavesNoError(t *testing.T) {
 			}
 			try("Verify", func() error { return dedup.Verify(ctx, pool, table) })
 
-			dbs := map[string]idem.DB{"pool": pool, "connection": conn, "bare connection": conn.Conn(), "wrapper": struct{ idem.DB }{pool}}
+			dbs := map[string]idem.DB{
+				"pool": pool, "connection": conn, "bare connection": conn.Conn(),
+				"wrapper": struct{ idem.DB }{pool},
+			}
 			for _, wait := range []time.Duration{0, time.Minute} {
 				once := idem.Once{Table: table, MaxWait: wait}
 				returning := idem.Returning[int]{Once: once}
@@ -135,7 +138,8 @@ func TestSuccessLeavesNoError(t *testing.T) {
 							return outcome(want, out, err)
 						})
 						try(what+"Returning", func() error {
-							_, out, err := returning.Run(ctx, db, key("returning"), func(context.Context, pgx.Tx) (int, error) { return 1, nil })
+							_, out, err := returning.Run(ctx, db, key("returning"),
+								func(context.Context, pgx.Tx) (int, error) { return 1, nil })
 							return outcome(want, out, err)
 						})
 						try(what+"Call", func() error {

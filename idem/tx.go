@@ -46,8 +46,8 @@ var errOwned = errors.New("fn may not commit or roll back the transaction it was
 func (t *ownedTx) Commit(context.Context) error   { t.refused = true; return errOwned }
 func (t *ownedTx) Rollback(context.Context) error { t.refused = true; return errOwned }
 
-// run calls fn with tx behind the wrapper. Where fn tried to end tx and returned nil, it believes that it has: that is an
-// error. Where it returned an error of its own, that one says more.
+// run calls fn with tx behind the wrapper. Where fn tried to end tx and returned nil, it believes that it has: that
+// is an error. Where it returned an error of its own, that one says more.
 func run(ctx context.Context, tx pg.Tx, fn func(context.Context, pgx.Tx) error) error {
 	owned := &ownedTx{nestedTx: nestedTx{pg.PgxOf(tx), claim.InsideOf(ctx)}}
 	if err := fn(ctx, owned); err != nil {

@@ -16,9 +16,9 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/conformance"
 	"github.com/pgonce/pgonce/internal/front"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/conformance"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -54,8 +54,8 @@ func lastMonday() time.Time {
 	return now.Truncate(24*time.Hour).AddDate(0, 0, -(int(now.Weekday())+6)%7)
 }
 
-// A message a second before midnight UTC of a week's boundary, and one a second after, under whatever time zone: retried
-// with the same time each is a duplicate.
+// A message a second before midnight UTC of a week's boundary, and one a second after, under whatever time zone:
+// retried with the same time each is a duplicate.
 func TestWeeklyBoundary(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Config(t)
@@ -91,7 +91,8 @@ func TestWeeklyBoundary(t *testing.T) {
 		}
 		if i == len(zones)-1 {
 			var buckets int
-			require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(DISTINCT tableoid) FROM processed_events`).Scan(&buckets))
+			require.NoError(t, pool.QueryRow(t.Context(),
+				`SELECT count(DISTINCT tableoid) FROM processed_events`).Scan(&buckets))
 			require.Equal(t, 2, buckets)
 
 			// What the documentation warns of: a time that changes is another event, beyond the boundary.
@@ -148,7 +149,10 @@ func TestWeeklyWindow(t *testing.T) {
 	require.Empty(t, pgerr.Code(err))
 
 	// The future: clocks may differ by a day.
-	for off, want := range map[time.Duration]error{23 * time.Hour: nil, 25 * time.Hour: idem.ErrFuture, 80 * 365 * 24 * time.Hour: idem.ErrFuture} {
+	for off, want := range map[time.Duration]error{
+		23 * time.Hour: nil, 25 * time.Hour: idem.ErrFuture,
+		80 * 365 * 24 * time.Hour: idem.ErrFuture,
+	} {
 		key := stripe.Key(ulid(time.Now().Add(off), 1))
 		tx, err := pool.Begin(ctx)
 		require.NoError(t, err)
@@ -269,7 +273,10 @@ func TestWeeklyCalls(t *testing.T) {
 		require.NoError(t, pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return byWeek.Forget(ctx, tx, open[0].Key) }))
 		// Call and Returning.
 		key = next()
-		call := idem.Call[string]{Once: byWeek, Lease: time.Minute, Send: func(context.Context, string) (string, error) { return "sent", nil }}
+		call := idem.Call[string]{
+			Once: byWeek, Lease: time.Minute,
+			Send: func(context.Context, string) (string, error) { return "sent", nil },
+		}
 		for _, want := range []idem.Outcome{idem.Executed, idem.Duplicate} {
 			v, out, err := call.Run(ctx, pool, key)
 			require.NoError(t, err)
@@ -278,7 +285,8 @@ func TestWeeklyCalls(t *testing.T) {
 		}
 		key = next()
 		for _, want := range []idem.Outcome{idem.Executed, idem.Duplicate} {
-			v, out, err := idem.Returning[int]{Once: byWeek}.Run(ctx, pool, key, func(context.Context, pgx.Tx) (int, error) { return 7, nil })
+			v, out, err := idem.Returning[int]{Once: byWeek}.Run(ctx, pool, key,
+				func(context.Context, pgx.Tx) (int, error) { return 7, nil })
 			require.NoError(t, err)
 			require.Equal(t, want, out)
 			require.Equal(t, 7, v)
@@ -286,8 +294,8 @@ func TestWeeklyCalls(t *testing.T) {
 	}
 }
 
-// A CHECK that a row violates is the server's error, and not taken for a missing partition; its DETAIL, which prints the
-// key, stays behind.
+// A CHECK that a row violates is the server's error, and not taken for a missing partition; its DETAIL, which prints
+// the key, stays behind.
 func TestWeeklyHidesDetail(t *testing.T) {
 	t.Parallel()
 	pool := migrateWeekly(t, pgtest.Pool(t))
@@ -353,9 +361,11 @@ func TestWeeklyTimeInKey(t *testing.T) {
 		id := rapid.SampledFrom([]string{uuid7(at, n), ulid(at, n)}).Draw(t, "id")
 		b := []byte(id)
 		for range rapid.IntRange(0, 2).Draw(t, "changes") {
-			b[rapid.IntRange(0, len(b)-1).Draw(t, "place")] = rapid.SampledFrom([]byte("0123789abcdefABCDEFGIJLOUZuzil-/ _\n\x7f")).Draw(t, "char")
+			b[rapid.IntRange(0, len(b)-1).Draw(t,
+				"place")] = rapid.SampledFrom([]byte("0123789abcdefABCDEFGIJLOUZuzil-/ _\n\x7f")).Draw(t, "char")
 		}
-		id = rapid.SampledFrom([]string{"", "", "/", "a/", "a%2F", "x", "\n"}).Draw(t, "before") + string(b) + rapid.SampledFrom([]string{"", "", "", "\n", "/", "0"}).Draw(t, "after")
+		id = rapid.SampledFrom([]string{"", "", "/", "a/", "a%2F", "x", "\n"}).Draw(t, "before") + string(b) +
+			rapid.SampledFrom([]string{"", "", "", "\n", "/", "0"}).Draw(t, "after")
 		id = rapid.SampledFrom([]string{id, strings.ToUpper(id), strings.ToLower(id)}).Draw(t, "case")
 		ms, inside := front.MillisOf(id)
 		if inside {

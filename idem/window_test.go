@@ -11,17 +11,24 @@ import (
 	"github.com/pgonce/pgonce/idem"
 )
 
-// A key with a time of its own never runs again once its row was purged: a row goes only when that time has left the window,
-// however far ahead of the database's clock it was (or it is refused), and however old the claim's transaction was.
+// A key with a time of its own never runs again once its row was purged: a row goes only when that time has left the
+// window, however far ahead of the database's clock it was (or it is refused), and however old the claim's
+// transaction was.
 func TestPurgedKeysAreExpired(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	for _, layout := range []dedup.Layout{dedup.Plain, dedup.Hash(2)} {
-		table := dedup.Table{Name: map[dedup.Layout]string{dedup.Plain: "plain", dedup.Hash(2): "hashed"}[layout], Layout: layout, Retention: 100 * time.Hour}
+		table := dedup.Table{
+			Name:   map[dedup.Layout]string{dedup.Plain: "plain", dedup.Hash(2): "hashed"}[layout],
+			Layout: layout, Retention: 100 * time.Hour,
+		}
 		require.NoError(t, dedup.Migrate(s.ctx, s.sound, table))
 		once := idem.Once{Table: table}
 		const grace = time.Hour // a hundredth
-		for ahead, want := range map[time.Duration]error{0: nil, grace/2 - time.Minute: nil, grace/2 + time.Minute: idem.ErrFuture, 1000 * time.Hour: idem.ErrFuture} {
+		for ahead, want := range map[time.Duration]error{
+			0: nil, grace/2 - time.Minute: nil,
+			grace/2 + time.Minute: idem.ErrFuture, 1000 * time.Hour: idem.ErrFuture,
+		} {
 			for _, open := range []time.Duration{0, grace / 2} { // the age of the transaction when it claims
 				at := time.Now().Add(ahead)
 				key := newKey().OccurredAt(at)
@@ -35,7 +42,8 @@ func TestPurgedKeysAreExpired(t *testing.T) {
 				require.Equal(t, idem.Executed, out)
 				// Time passes until the purge takes the row: for row and key alike.
 				pass := table.Retention + grace + time.Second - open
-				_, err = s.sound.Exec(s.ctx, `UPDATE `+table.Name+` SET processed_at = processed_at - $2::int8 * interval '1 microsecond' WHERE key = $1`,
+				_, err = s.sound.Exec(s.ctx, `UPDATE `+table.Name+
+					` SET processed_at = processed_at - $2::int8 * interval '1 microsecond' WHERE key = $1`,
 					key.ID(), (pass + open).Microseconds())
 				require.NoError(t, err)
 				stats, err := table.Purge(s.ctx, s.sound)
@@ -51,8 +59,8 @@ func TestPurgedKeysAreExpired(t *testing.T) {
 	}
 }
 
-// The age of a timed key's row counts from the claim, not from the beginning of its transaction, which may be hours older:
-// a purge would take the row while the key's time is still in the window.
+// The age of a timed key's row counts from the claim, not from the beginning of its transaction, which may be hours
+// older: a purge would take the row while the key's time is still in the window.
 func TestTimedRowIsAsOldAsItsClaim(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

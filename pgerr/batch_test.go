@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -151,7 +151,8 @@ func TestBatchCallbacks(t *testing.T) {
 		plain := func(b *pgx.Batch) pgx.BatchResults { return pool.SendBatch(t.Context(), b) }
 		trapped := run(plain, eventBatch("0", "old", "2", "3"))
 		t.Logf("with pgx alone: %v", trapped)
-		if mode := pool.Config().ConnConfig.DefaultQueryExecMode; mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol {
+		if mode := pool.Config().ConnConfig.DefaultQueryExecMode; mode == pgx.QueryExecModeExec ||
+			mode == pgx.QueryExecModeSimpleProtocol {
 			require.Equal(t, map[string]bool{"old": true, "2": true}, trapped, "pgx has changed: is SendBatch still needed?")
 		}
 	})

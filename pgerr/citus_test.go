@@ -8,12 +8,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
-// Citus names a shard's constraint where the node that is asked has the shard, and none elsewhere. Neither is the one that
-// the caller means, so that no violation is taken for success. What does work is ON CONFLICT.
+// Citus names a shard's constraint where the node that is asked has the shard, and none elsewhere. Neither is the one
+// that the caller means, so that no violation is taken for success. What does work is ON CONFLICT.
 func TestDuplicateOnCitus(t *testing.T) {
 	t.Parallel()
 	nodes := pgtest.Cluster(t)

@@ -54,7 +54,8 @@ func CommitUnknown(err error) bool {
 // rolledBack reports whether e, as the answer to COMMIT, says that the transaction was rolled back.
 func (e serverError) rolledBack() bool {
 	switch {
-	case e.code == "40003", e.class() == "08", e.class() == "XX": // statement_completion_unknown; connections; internal errors
+	// statement_completion_unknown; connections; internal errors
+	case e.code == "40003", e.class() == "08", e.class() == "XX":
 		return false
 	case e.code == "25P03": // idle_in_transaction_session_timeout ends before the next statement is read, never in one
 		return true

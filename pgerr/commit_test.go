@@ -20,8 +20,8 @@ import (
 	"github.com/lib/pq/pqerror"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -143,9 +143,12 @@ func TestCommitContext(t *testing.T) {
 		tx.close()
 
 		ctx, cancel := context.WithCancel(t.Context())
-		s := &faultconn.Script{From: faultconn.Backend, When: faultconn.CommitReply, Mode: faultconn.Stall, Do: func(m faultconn.Message) {
-			cancel()
-		}}
+		s := &faultconn.Script{
+			From: faultconn.Backend, When: faultconn.CommitReply, Mode: faultconn.Stall,
+			Do: func(m faultconn.Message) {
+				cancel()
+			},
+		}
 		tx = beginThrough[name](t, pool, s)
 		require.NoError(t, tx.exec(`INSERT INTO t VALUES ('`+name+`')`))
 		err = tx.commit(ctx)

@@ -10,7 +10,7 @@ import (
 	"github.com/lib/pq/pqerror"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -74,7 +74,10 @@ func TestOtherErrors(t *testing.T) {
 	require.False(t, pgerr.Duplicate(plainError("23505"), ""), "no name, no duplicate")
 	require.True(t, pgerr.Retryable(plainError("40001")))
 
-	for _, err := range []error{nil, errors.New("x"), plainError(""), &pgconn.PgError{}, (*pgconn.PgError)(nil), (*pgconn4.PgError)(nil)} {
+	for _, err := range []error{
+		nil, errors.New("x"), plainError(""), &pgconn.PgError{}, (*pgconn.PgError)(nil),
+		(*pgconn4.PgError)(nil),
+	} {
 		require.Empty(t, pgerr.Code(err))
 		require.Empty(t, pgerr.Constraint(err))
 		require.False(t, pgerr.Is(err, ""), "%#v", err)
@@ -107,7 +110,10 @@ func (e *recoded) Unwrap() error    { return e.err }
 func germanErrors(code string) map[string]error {
 	const text = "doppelter Schlüsselwert verletzt Unique-Constraint »k«"
 	return map[string]error{
-		"pgx":    &pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: "ERROR", Code: code, Message: text, SchemaName: "s", ConstraintName: "k"},
+		"pgx": &pgconn.PgError{
+			Severity: "FEHLER", SeverityUnlocalized: "ERROR", Code: code, Message: text,
+			SchemaName: "s", ConstraintName: "k",
+		},
 		"pgx v4": &pgconn4.PgError{Severity: "FEHLER", Code: code, Message: text, SchemaName: "s", ConstraintName: "k"},
 		"lib/pq": &pq.Error{Severity: "FEHLER", Code: pqerror.Code(code), Message: text, Schema: "s", Constraint: "k"},
 	}
@@ -138,7 +144,10 @@ func TestOtherLanguageOfServer(t *testing.T) {
 	dsn := pool.Config().ConnString()
 
 	language := ""
-	for _, l := range []string{"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "fr_FR.utf8", "ja_JP.UTF-8", "ja_JP.utf8", "ru_RU.UTF-8"} {
+	for _, l := range []string{
+		"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "fr_FR.utf8", "ja_JP.UTF-8", "ja_JP.utf8",
+		"ru_RU.UTF-8",
+	} {
 		conn, err := pool.Acquire(t.Context())
 		require.NoError(t, err)
 		_, err = conn.Exec(t.Context(), `SET lc_messages = '`+l+`'`)

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -39,7 +39,10 @@ func TestNotDuplicates(t *testing.T) {
 		{"the duplicate itself", `INSERT INTO app.orders VALUES ('a')`, "23505", "orders_key", "app", true},
 		{"another constraint", `INSERT INTO app.orders VALUES ('b', 'r')`, "23505", "orders_ref_key", "app", false},
 		{"the same name in another schema", `INSERT INTO audit.orders VALUES ('a')`, "23505", "orders_key", "audit", false},
-		{"an audit table written by a trigger", `INSERT INTO app.orders VALUES ('audited')`, "23505", "orders_key", "audit", false},
+		{
+			"an audit table written by a trigger", `INSERT INTO app.orders VALUES ('audited')`, "23505", "orders_key", "audit",
+			false,
+		},
 		{"a check", `INSERT INTO checks.orders VALUES ('')`, "23514", "orders_key", "checks", false},
 		{"an exclusion", `INSERT INTO excl.orders VALUES ('a')`, "23P01", "orders_key", "excl", false},
 		{"an index row too large", `INSERT INTO app.orders SELECT string_agg(md5(i::text), '') FROM generate_series(1, 200) i`, "54000", "orders_key", "app", false},
@@ -143,7 +146,8 @@ func TestDuplicateJoined(t *testing.T) {
 		{errors.Join(a, errors.New("release the lock")), []string{"a"}, true},
 		{errors.Join(a, pgx.ErrTxClosed), []string{"a"}, true},
 	} {
-		require.Equal(t, test.want, pgerr.Duplicate(test.err, test.names[0], test.names[1:]...), "%q %v", test.err, test.names)
+		require.Equal(t, test.want, pgerr.Duplicate(test.err, test.names[0], test.names[1:]...), "%q %v", test.err,
+			test.names)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -16,10 +16,11 @@ func ExampleIgnoreDuplicate() {
 	withExamplePool(func(ctx context.Context, pool *pgxpool.Pool) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			for range 2 {
-				duplicate, err := pgerr.IgnoreDuplicate(ctx, tx, "payments_event_id_key", func(ctx context.Context, tx pgx.Tx) error {
-					_, err := tx.Exec(ctx, `INSERT INTO payments (event_id, amount) VALUES ($1, $2)`, "evt_1", 100)
-					return err
-				})
+				duplicate, err := pgerr.IgnoreDuplicate(ctx, tx, "payments_event_id_key",
+					func(ctx context.Context, tx pgx.Tx) error {
+						_, err := tx.Exec(ctx, `INSERT INTO payments (event_id, amount) VALUES ($1, $2)`, "evt_1", 100)
+						return err
+					})
 				if err != nil {
 					return err
 				}

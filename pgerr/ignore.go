@@ -68,8 +68,8 @@ func IgnoreDuplicate(
 }
 
 // The savepoint has one fixed name. A nested call hides it, and shows it again when it returns: each call releases its
-// own savepoint, or closes the connection. Why not tx.Begin: pgx cannot release a savepoint after it rolled back to it, so
-// that every duplicate would leave one more level behind.
+// own savepoint, or closes the connection. Why not tx.Begin: pgx cannot release a savepoint after it rolled back to
+// it, so that every duplicate would leave one more level behind.
 const (
 	savepointSQL  = `SAVEPOINT pgerr_ignore_duplicate`
 	rollbackToSQL = `ROLLBACK TO SAVEPOINT pgerr_ignore_duplicate;`
@@ -152,8 +152,8 @@ func (n name) confirm(ctx context.Context, tx pgx.Tx, violations []serverError) 
 }
 
 // sameConstraintSQL climbs from the index that was violated ($1 schema, $2 name) to the root of its partition tree, and
-// looks for the wanted name ($3 schema or ”, $4 name) on the way. A constraint and its index have one name, and renaming
-// one renames the other. The cast to name cuts like the server does, in the database's encoding.
+// looks for the wanted name ($3 schema or ”, $4 name) on the way. A constraint and its index have one name, and
+// renaming one renames the other. The cast to name cuts like the server does, in the database's encoding.
 const sameConstraintSQL = `
 WITH RECURSIVE up AS (
     SELECT c.oid, c.relname, n.nspname

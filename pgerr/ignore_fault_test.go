@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -99,7 +99,10 @@ func TestIgnoreDuplicateMisuse(t *testing.T) {
 		fn   func(ctx context.Context, tx pgx.Tx) error
 		code string
 	}{
-		"swallowed a duplicate": {func(ctx context.Context, tx pgx.Tx) error { _ = order("old")(ctx, tx); return nil }, "25P02"},
+		"swallowed a duplicate": {
+			func(ctx context.Context, tx pgx.Tx) error { _ = order("old")(ctx, tx); return nil },
+			"25P02",
+		},
 		"swallowed another error": {func(ctx context.Context, tx pgx.Tx) error {
 			_ = order("half")(ctx, tx)
 			_ = run(ctx, tx, `SELECT 1/0`)
@@ -223,7 +226,10 @@ func TestIgnoreDuplicateConnectionLost(t *testing.T) {
 	t.Parallel()
 	pool := ordersPool(t)
 	for _, id := range []string{"old", "new"} {
-		for _, text := range []string{"SAVEPOINT pgerr", "INSERT INTO log", "INSERT INTO orders", "ROLLBACK TO", "pg_inherits", "RELEASE"} {
+		for _, text := range []string{
+			"SAVEPOINT pgerr", "INSERT INTO log", "INSERT INTO orders", "ROLLBACK TO",
+			"pg_inherits", "RELEASE",
+		} {
 			if id == "new" && (text == "ROLLBACK TO" || text == "pg_inherits") {
 				continue // these are for a duplicate
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -49,7 +49,8 @@ func TestIgnoreDuplicatePartition(t *testing.T) {
 		`CREATE TABLE other.t1 PARTITION OF other.orders FOR VALUES IN (1)`,
 		`CREATE TABLE base (id int CONSTRAINT base_pkey PRIMARY KEY)`,
 		`CREATE TABLE child (CONSTRAINT child_pkey PRIMARY KEY (id)) INHERITS (base)`,
-		`INSERT INTO orders VALUES (1, 1), (2, 1), (3, 1)`, `INSERT INTO other.orders VALUES (1, 1)`, `INSERT INTO child VALUES (1)`,
+		`INSERT INTO orders VALUES (1, 1), (2, 1), (3, 1)`, `INSERT INTO other.orders VALUES (1, 1)`,
+		`INSERT INTO child VALUES (1)`,
 	)
 	for _, test := range []struct {
 		insert, constraint string
@@ -76,7 +77,8 @@ func TestIgnoreDuplicatePartition(t *testing.T) {
 		{`INSERT INTO child VALUES (1)`, "child_pkey", true},
 		{`INSERT INTO child VALUES (1)`, "base_pkey", false},
 	} {
-		require.Equal(t, test.want, ignores(t, pool, "public", test.insert, test.constraint), "%s: %s", test.insert, test.constraint)
+		require.Equal(t, test.want, ignores(t, pool, "public", test.insert, test.constraint), "%s: %s", test.insert,
+			test.constraint)
 	}
 
 	// By the index when that is what is violated: with the primary key gone the other one is.

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -246,7 +246,8 @@ func TestIgnoreDuplicateBatch(t *testing.T) {
 func TestIgnoreDuplicateDeferred(t *testing.T) {
 	t.Parallel()
 	pool := ordersPool(t)
-	execAll(t, pool, `CREATE TABLE late (id text CONSTRAINT late_key UNIQUE DEFERRABLE INITIALLY DEFERRED)`, `INSERT INTO late VALUES ('old')`)
+	execAll(t, pool, `CREATE TABLE late (id text CONSTRAINT late_key UNIQUE DEFERRABLE INITIALLY DEFERRED)`,
+		`INSERT INTO late VALUES ('old')`)
 	insert := func(ctx context.Context, tx pgx.Tx) error { return run(ctx, tx, `INSERT INTO late VALUES ('old')`) }
 
 	tx := begin(t, pool)

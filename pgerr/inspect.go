@@ -38,8 +38,8 @@ type findings struct {
 
 // inspect reads the whole tree below err.
 //
-// Why not errors.As, which stops at the first match: errors.Join(duplicate, outOfDisk) would then be a duplicate, and the
-// second message of the two lost.
+// Why not errors.As, which stops at the first match: errors.Join(duplicate, outOfDisk) would then be a duplicate, and
+// the second message of the two lost.
 func inspect(err error) findings {
 	var f findings
 	f.add(err, false)
@@ -135,15 +135,15 @@ func causes(err error) []error {
 	return nil
 }
 
-// fielded is *pq.Error of lib/pq. It keeps the constraint in a field of the struct, and this package must not import the
-// driver to reach it; Get takes the letters of the protocol's error fields.
+// fielded is *pq.Error of lib/pq. It keeps the constraint in a field of the struct, and this package must not import
+// the driver to reach it; Get takes the letters of the protocol's error fields.
 type fielded interface {
 	SQLState() string
 	Get(field byte) string
 }
 
-// fromDriver reads an error of a driver that tells the constraint's name. It does not look at what err wraps, unless err
-// has a method As.
+// fromDriver reads an error of a driver that tells the constraint's name. It does not look at what err wraps, unless
+// err has a method As.
 func fromDriver(err error) (serverError, bool) {
 	switch e := err.(type) {
 	case *pgconn.PgError:

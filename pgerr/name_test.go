@@ -31,7 +31,8 @@ func TestParseName(t *testing.T) {
 		require.Equal(t, want, got, in)
 	}
 	for _, in := range []string{
-		``, `.`, `a.`, `.a`, `a..b`, `a.b.c`, `""`, `"".a`, `a.""`, `"a`, `"a""`, `"a"b`, `"a"."b`, `"a"."b"c`, `"a"."b".`, `"`,
+		``, `.`, `a.`, `.a`, `a..b`, `a.b.c`, `""`, `"".a`, `a.""`, `"a`, `"a""`, `"a"b`, `"a"."b`, `"a"."b"c`, `"a"."b".`,
+		`"`,
 		"a\x00", "\xff", `"a" .b`, "s.k\xc3",
 	} {
 		_, err := parseName(in)

@@ -20,7 +20,7 @@ import (
 	"github.com/lib/pq/pqerror"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -33,7 +33,8 @@ func TestRetryableCodes(t *testing.T) {
 			"57P01", "57P02", "57P03", "57P05", "25006", "26000", "53000", "53100", "53200", "53300",
 		},
 		false: {
-			"08007", "40003", "40000", "40002", "57014", "57P04", "25P03", "25P04", "25P02", "53400", "23505", "23503", "23502", "23514", "23P01",
+			"08007", "40003", "40000", "40002", "57014", "57P04", "25P03", "25P04", "25P02", "53400", "23505", "23503", "23502",
+			"23514", "23P01",
 			"42601", "42501", "42P01", "28000", "28P01", "3D000", "22021", "54000", "0A000", "55000", "XX000", "58030", "P0001",
 			"4", "40", "x",
 		},
@@ -114,7 +115,10 @@ func TestRetryableValues(t *testing.T) {
 		{"two that pass", errors.Join(serialization, &pgconn.PgError{Code: "40P01"}), true},
 		{"one that passes, one that does not", errors.Join(serialization, &pgconn.PgError{Code: "23514"}), false},
 		{"one that does not, one that passes", errors.Join(&pgconn.PgError{Code: "23514"}, serialization), false},
-		{"one that does not, and a lost connection", errors.Join(&pgconn.PgError{Code: "23514"}, pgconn.ErrConnClosed), false},
+		{
+			"one that does not, and a lost connection", errors.Join(&pgconn.PgError{Code: "23514"}, pgconn.ErrConnClosed),
+			false,
+		},
 		{"pooler without a server", &pgconn.PgError{Code: "XX000", SeverityUnlocalized: "FATAL", Severity: "FATAL"}, true},
 		{"pooler without a server", &pgconn.PgError{Code: "58000", SeverityUnlocalized: "FATAL", Severity: "FATAL"}, true},
 		{"pooler without a server, lib/pq", &pq.Error{Code: "XX000", Severity: "FATAL"}, true},
@@ -125,8 +129,14 @@ func TestRetryableValues(t *testing.T) {
 		{"known commit", commitError{serialization, false}, true},
 		{"a clash that may pass", fmt.Errorf("%w", hopefulError{&pgconn.PgError{Code: "23505"}, true}), true},
 		{"a clash that stays", hopefulError{&pgconn.PgError{Code: "23505"}, false}, false},
-		{"a clash that may pass, and one that stays", errors.Join(hopefulError{&pgconn.PgError{Code: "23505"}, true}, &pgconn.PgError{Code: "23505"}), false},
-		{"a clash that may pass, and a context", errors.Join(hopefulError{&pgconn.PgError{Code: "23505"}, true}, context.Canceled), false},
+		{
+			"a clash that may pass, and one that stays",
+			errors.Join(hopefulError{&pgconn.PgError{Code: "23505"}, true}, &pgconn.PgError{Code: "23505"}), false,
+		},
+		{
+			"a clash that may pass, and a context",
+			errors.Join(hopefulError{&pgconn.PgError{Code: "23505"}, true}, context.Canceled), false,
+		},
 		{"hope without an answer of the server", hopefulError{errors.New("x"), true}, false},
 	} {
 		require.Equal(t, test.want, pgerr.Retryable(test.err), test.name)
@@ -222,7 +232,8 @@ func TestRetryableLostSession(t *testing.T) {
 		require.Eventually(t, gone, 10*time.Second, 5*time.Millisecond)
 
 		slow := open(t, dsn)
-		require.NoError(t, slow(t.Context(), `SET application_name = 'victim'; SET idle_in_transaction_session_timeout = '5ms'; BEGIN`))
+		require.NoError(t, slow(t.Context(),
+			`SET application_name = 'victim'; SET idle_in_transaction_session_timeout = '5ms'; BEGIN`))
 		require.Eventually(t, gone, 10*time.Second, 5*time.Millisecond)
 		err = slow(t.Context(), `SELECT 1`)
 		// Only a driver that hides the code calls it a lost connection.
@@ -254,9 +265,10 @@ func TestRetryableContext(t *testing.T) {
 	}
 }
 
-// cut runs a statement whose context ends before it does, and returns its error. lib/pq asks the server to cancel, and is
-// not heard when that comes before the statement: then it waits for the statement, and knows no error. When the context
-// ends before it has sent anything, it may say that the connection is bad, which is not what is asked here. So it has some tries.
+// cut runs a statement whose context ends before it does, and returns its error. lib/pq asks the server to cancel,
+// and is not heard when that comes before the statement: then it waits for the statement, and knows no error. When
+// the context ends before it has sent anything, it may say that the connection is bad, which is not what is asked
+// here. So it has some tries.
 func cut(t *testing.T, name string, exec func() error) (err error) {
 	t.Helper()
 	for range 20 {

@@ -9,12 +9,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
-// A column's precision changes under a statement in use. A newer event is not taken for an old one; and where the statement had
-// no reason to look, it fails once and then knows.
+// A column's precision changes under a statement in use. A newer event is not taken for an old one; and where the
+// statement had no reason to look, it fails once and then knows.
 func TestAlteredPrecision(t *testing.T) {
 	t.Parallel()
 	type amount struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -34,7 +34,8 @@ func benchRows(n, round int) []order {
 	return rows
 }
 
-// BenchmarkExec applies one row, in a transaction of its own; hand is the plain statement, which does not say what it did.
+// BenchmarkExec applies one row, in a transaction of its own; hand is the plain statement, which does not say what it
+// did.
 func BenchmarkExec(b *testing.B) {
 	ctx := context.Background()
 	events := map[string]func(i int) order{
@@ -67,8 +68,8 @@ func BenchmarkExec(b *testing.B) {
 	}
 }
 
-// BenchmarkThousand applies 1,000 new rows, in one call and one by one; and by the statement that one would write by hand, which has
-// the same guard, does not say what it did, and writes a stale row's lock.
+// BenchmarkThousand applies 1,000 new rows, in one call and one by one; and by the statement that one would write by
+// hand, which has the same guard, does not say what it did, and writes a stale row's lock.
 func BenchmarkThousand(b *testing.B) {
 	ctx := context.Background()
 	singles := func(db upsert.DB, rows []order) error {
@@ -96,7 +97,8 @@ func BenchmarkThousand(b *testing.B) {
 		}},
 		{"autocommit", func(conn *pgxpool.Conn, rows []order) error { return singles(conn, rows) }},
 		{"by hand", func(conn *pgxpool.Conn, rows []order) error {
-			ids, states, ats, ranks := make([]string, len(rows)), make([]string, len(rows)), make([]time.Time, len(rows)), make([]int, len(rows))
+			ids, states, ats, ranks := make([]string, len(rows)), make([]string, len(rows)), make([]time.Time, len(rows)),
+				make([]int, len(rows))
 			for i, r := range rows {
 				ids[i], states[i], ats[i], ranks[i] = r.ID, r.Status, r.At, r.Rank
 			}

@@ -79,7 +79,8 @@ func (b Builder[T]) OnConflict(target ...string) Builder[T] {
 // late event inserts a row of its own. [Verify] says so; [Builder.Tombstone] under a full unique key has no such gap.
 func (b Builder[T]) Where(predicate string) Builder[T] {
 	if b.s.where != "" {
-		b.s.problems = append(b.s.problems, fmt.Errorf("Where is given twice; join the predicates with AND, as the index has them"))
+		b.s.problems = append(b.s.problems,
+			fmt.Errorf("Where is given twice; join the predicates with AND, as the index has them"))
 	}
 	b.s.where = predicate
 	return b
@@ -133,7 +134,8 @@ func (b Builder[T]) AnyVersionType() Builder[T] {
 // make every later event stale. The version column must be a timestamptz. Zero, the default, means no limit.
 func (b Builder[T]) MaxSkew(d time.Duration) Builder[T] {
 	if d <= 0 {
-		b.s.problems = append(b.s.problems, fmt.Errorf("MaxSkew(%s): say how far ahead a version may be, such as 5*time.Minute", d))
+		b.s.problems = append(b.s.problems,
+			fmt.Errorf("MaxSkew(%s): say how far ahead a version may be, such as 5*time.Minute", d))
 	}
 	b.s.maxSkew = d
 	return b

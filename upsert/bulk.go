@@ -52,7 +52,9 @@ type Summary struct {
 //
 // All rows are read, and their values kept as text, before the first statement. Call it once for every 100,000 rows or
 // so of an endless stream, each time in a transaction of its own.
-func (s *Stmt[T]) ExecMany(ctx context.Context, db DB, rows iter.Seq[T], each func(i int, r Result[T])) (Summary, error) {
+func (s *Stmt[T]) ExecMany(
+	ctx context.Context, db DB, rows iter.Seq[T], each func(i int, r Result[T]),
+) (Summary, error) {
 	conn, err := connOf(db)
 	if err != nil {
 		return Summary{}, err
@@ -67,7 +69,8 @@ func (s *Stmt[T]) ExecMany(ctx context.Context, db DB, rows iter.Seq[T], each fu
 	if err := b.collect(rows); err != nil {
 		return b.sum, err
 	}
-	// A prepared statement would get a generic plan from the sixth chunk on, made for ten rows and for the table as it was.
+	// A prepared statement would get a generic plan from the sixth chunk on, made for ten rows and for the table as it
+	// was.
 	conn = withoutPlan(db, conn)
 	b.order = newOrder(s.p, b.t.l)
 	var part []packed
@@ -122,7 +125,8 @@ func (b *bulk[T]) collect(rows iter.Seq[T]) error {
 	return nil
 }
 
-// chunk appends to rows those of the sorted ones that go into the next statement. Equal keys stay together, within reason.
+// chunk appends to rows those of the sorted ones that go into the next statement. Equal keys stay together, within
+// reason.
 func (b *bulk[T]) chunk(sorted []uint32, rows []packed) []packed {
 	size := 0
 	for _, i := range sorted {
@@ -161,7 +165,8 @@ func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 		}
 		a.judge()
 		if told := len(a.done) + len(a.again) + inserted + updated; told != len(rows) {
-			return fmt.Errorf("upsert into %s: %d rows were sent and %d came back, as when a trigger stores a row under another key", b.p.table, len(rows), told)
+			return fmt.Errorf("upsert into %s: %d rows were sent and %d came back, as when a trigger stores a row under "+
+				"another key", b.p.table, len(rows), told)
 		}
 		b.sum.Inserted += inserted
 		b.sum.Updated += updated
@@ -182,7 +187,10 @@ func (b *bulk[T]) send(ctx context.Context, conn pg.Conn, rows []packed) error {
 	b.p.use.Store(nil)
 	var open []placed[T]
 	for _, r := range rows {
-		open = append(open, placed[T]{r.pos, Result[T]{Err: &RowError{Table: b.p.table.String(), Index: r.pos, err: ErrUnsettled}}})
+		open = append(open, placed[T]{
+			r.pos,
+			Result[T]{Err: &RowError{Table: b.p.table.String(), Index: r.pos, err: ErrUnsettled}},
+		})
 	}
 	b.report(open)
 	return nil
@@ -269,7 +277,8 @@ func (b *bulk[T]) err() error {
 		return nil
 	}
 	if b.troubled > b.sum.Failed {
-		return fmt.Errorf("%d of %d rows were not applied, and %d have an error: %w", b.sum.Failed, b.total, b.troubled, errors.Join(b.errs...))
+		return fmt.Errorf("%d of %d rows were not applied, and %d have an error: %w", b.sum.Failed, b.total, b.troubled,
+			errors.Join(b.errs...))
 	}
 	return fmt.Errorf("%d of %d rows were not applied: %w", b.sum.Failed, b.total, errors.Join(b.errs...))
 }

@@ -6,11 +6,11 @@ type placed[T any] struct {
 	res Result[T]
 }
 
-// line is one row of the statement's answer. Where written rows are listed, the lines of one key follow each other, and the one for the
-// row that was written has pos -1 and comes first.
+// line is one row of the statement's answer. Where written rows are listed, the lines of one key follow each other,
+// and the one for the row that was written has pos -1 and comes first.
 type line[T any] struct {
-	// mark is true for the first line of a key where written rows are listed, and else where the key's row was written; nil with the
-	// numbers of all rows written (pos) and updated (nth).
+	// mark is true for the first line of a key where written rows are listed, and else where the key's row was written;
+	// nil with the numbers of all rows written (pos) and updated (nth).
 	mark           *bool
 	pos, nth, rank int64
 	verdict        string
@@ -84,8 +84,8 @@ func (a *answers[T]) open(l line[T], written bool) bool {
 	}
 }
 
-// passed returns the verdict of a row that was as good as the stored one, or better: what the statement did with it, if it
-// is the one of its key that was written, and else that of one that came too late.
+// passed returns the verdict of a row that was as good as the stored one, or better: what the statement did with it,
+// if it is the one of its key that was written, and else that of one that came too late.
 func (a *answers[T]) passed(l line[T]) string {
 	switch {
 	case l.nth == 1 && a.written != nil:

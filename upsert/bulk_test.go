@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -62,7 +62,8 @@ func TestManyOfOneKey(t *testing.T) {
 		require.ErrorIs(t, err, upsert.ErrInvalidRow)
 		require.NotErrorIs(t, err, upsert.ErrVersionAhead)
 		require.ErrorContains(t, err, "4 of 11 rows were not applied")
-		require.Equal(t, "1newest 2first 3newer", get[string](t, pool, "SELECT string_agg(id || status, ' ' ORDER BY id) FROM orders"))
+		require.Equal(t, "1newest 2first 3newer",
+			get[string](t, pool, "SELECT string_agg(id || status, ' ' ORDER BY id) FROM orders"))
 	})
 }
 
@@ -112,7 +113,8 @@ func TestManyOfNothing(t *testing.T) {
 	require.Zero(t, sum)
 }
 
-// A server's error stops the call, and a done context does too; a panic of the caller's functions leaves the connection usable.
+// A server's error stops the call, and a done context does too; a panic of the caller's functions leaves the
+// connection usable.
 func TestManyStops(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -185,7 +187,9 @@ func TestOppositeOrdersInSeveralStatements(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func opposite[T any](t *testing.T, pool *pgxpool.Pool, stmt *upsert.Stmt[T], forth []T, rounds int, version func(T, int) T) {
+func opposite[T any](
+	t *testing.T, pool *pgxpool.Pool, stmt *upsert.Stmt[T], forth []T, rounds int, version func(T, int) T,
+) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -225,12 +229,18 @@ func TestLockOrderIsTheKeys(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := pgtest.Pool(t)
-	exec(t, pool, "CREATE TABLE accounts (tenant text, email text, name text, deleted_at timestamptz, v int, PRIMARY KEY (tenant, email))")
+	exec(t, pool, "CREATE TABLE accounts (tenant text, email text, name text, deleted_at timestamptz, v int, PRIMARY "+
+		"KEY (tenant, email))")
 	seen := map[string]bool{}
 	for _, target := range [][]string{{"tenant", "email"}, {"email", "tenant"}} {
 		stmt := upsert.Into[account]("accounts").OnConflict(target...).Set("name").Version("v").MustBuild()
 		exec(t, pool, "TRUNCATE accounts")
-		rows := []account{{Tenant: "a", Email: "z", V: 1}, {Tenant: "b", Email: "y", V: 1}, {Tenant: "C", Email: "y", V: 1}, {Tenant: "c", Email: "x", V: 1}}
+		rows := []account{
+			{Tenant: "a", Email: "z", V: 1},
+			{Tenant: "b", Email: "y", V: 1},
+			{Tenant: "C", Email: "y", V: 1},
+			{Tenant: "c", Email: "x", V: 1},
+		}
 		_, err := stmt.ExecMany(ctx, pool, slices.Values(rows), nil)
 		require.NoError(t, err)
 		seen[get[string](t, pool, "SELECT string_agg(email || tenant, ' ' ORDER BY ctid) FROM accounts")] = true
@@ -238,8 +248,8 @@ func TestLockOrderIsTheKeys(t *testing.T) {
 	require.Equal(t, []string{"xc yC yb za"}, slices.Collect(maps.Keys(seen)))
 }
 
-// Rows are written in the order of their keys: the statement sorts them, and where no key is there twice it keeps the order in which it
-// gets them, whatever the planner thinks of the table.
+// Rows are written in the order of their keys: the statement sorts them, and where no key is there twice it keeps the
+// order in which it gets them, whatever the planner thinks of the table.
 func TestOrderOfWriting(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -249,12 +259,14 @@ func TestOrderOfWriting(t *testing.T) {
 		_, err := orders.ExecMany(ctx, pool, slices.Values([]order{}), nil)
 		require.NoError(t, err)
 		exec(t, pool, "CREATE TABLE log (n serial, id text)")
-		exec(t, pool, "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO log (id) VALUES (new.id); RETURN new; END$$")
+		exec(t, pool, "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO log (id) VALUES "+
+			"(new.id); RETURN new; END$$")
 		exec(t, pool, "CREATE TRIGGER note BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION note()")
 		_, many := upsert.Texts(orders)
 		for _, stored := range []int{0, 1, 20_000} {
 			exec(t, pool, "TRUNCATE orders")
-			exec(t, pool, "INSERT INTO orders (id, at) SELECT 'c' || n, '2026-01-01' FROM generate_series(1, $1::int) AS n", stored)
+			exec(t, pool, "INSERT INTO orders (id, at) SELECT 'c' || n, '2026-01-01' FROM generate_series(1, $1::int) AS n",
+				stored)
 			exec(t, pool, "ANALYZE orders")
 			for _, withRows := range []bool{false, true} {
 				for _, distinct := range []bool{false, true} {
@@ -275,7 +287,8 @@ func TestOrderOfWriting(t *testing.T) {
 	})
 }
 
-// A column that may not be NULL, left out by the event, keeps what a rival has put there in the meantime, also in a batch.
+// A column that may not be NULL, left out by the event, keeps what a rival has put there in the meantime, also in a
+// batch.
 func TestAbsentValueUnderRace(t *testing.T) {
 	t.Parallel()
 	type partial struct {
@@ -284,7 +297,9 @@ func TestAbsentValueUnderRace(t *testing.T) {
 		V  int     `db:"v"`
 	}
 	stmt := upsert.Into[partial]("partials").OnConflict("id").SetIfNotNull("n").Version("v").MustBuild()
-	eachWay(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[partial], partial) (upsert.Result[partial], error)) {
+	eachWay(t, func(t *testing.T, pool *pgxpool.Pool,
+		run func(*upsert.Stmt[partial], partial) (upsert.Result[partial], error),
+	) {
 		ctx := context.Background()
 		exec(t, pool, "CREATE TABLE partials (id text PRIMARY KEY, n text NOT NULL, v int)")
 		_, err := run(stmt, partial{"1", ptr("first"), 1})
@@ -298,7 +313,8 @@ func TestAbsentValueUnderRace(t *testing.T) {
 			_, err := run(stmt, partial{"1", nil, 3})
 			done <- err
 		}()
-		for end := time.Now().Add(30 * time.Second); !get[bool](t, pool, "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"); {
+		for end := time.Now().Add(30 * time.Second); !get[bool](t, pool,
+			"SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"); {
 			require.True(t, time.Now().Before(end))
 		}
 		require.NoError(t, rival.Commit(ctx))

@@ -11,7 +11,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -44,7 +44,8 @@ func captives() map[string]upsert.Builder[captive] {
 		"max skew":    into().Set(append(all, "gone")...).Version("at").MaxSkew(time.Minute),
 		"tombstone":   into().Set(all...).Version("at").Tombstone("gone"),
 		"if not null": into().SetIfNotNull("price", "doc", "raw").Set("n", "tags", "day", "active", "gone").Version("at"),
-		"predicate":   upsert.Into[captive]("app.things").OnConflict("id").Where("active").Set("n", "price", "tags", "doc", "raw", "day", "gone", "active", "at").LastWins(),
+		"predicate": upsert.Into[captive]("app.things").OnConflict("id").Where("active").Set("n", "price", "tags", "doc",
+			"raw", "day", "gone", "active", "at").LastWins(),
 		"expression": upsert.Into[captive]("app.things").OnConflict("(pg_catalog.lower(id))").
 			Set(append(all, "gone")...).SetOnInsert("id").Version("at"),
 	}
@@ -107,7 +108,9 @@ func TestNothingIsCapturedSQL(t *testing.T) {
 	}
 }
 
-func captureStatement(t *testing.T, db upsert.DB, stmt *upsert.Stmt[captive], plain func(sql string, args ...any) error) {
+func captureStatement(
+	t *testing.T, db upsert.DB, stmt *upsert.Stmt[captive], plain func(sql string, args ...any) error,
+) {
 	t.Helper()
 	ctx := t.Context()
 	require.NoError(t, upsert.Verify(ctx, db, stmt))
@@ -122,8 +125,15 @@ func captureStatement(t *testing.T, db upsert.DB, stmt *upsert.Stmt[captive], pl
 		_, err := stmt.Exec(ctx, db, r)
 		require.NoError(t, err)
 	}
-	for _, rows := range [][]captive{{row("3", 0), row("4", 0)}, {row("1", 0), row("3", -time.Hour), row("5", 0)}, {row("6", 0), row("6", -time.Hour)}} {
-		for _, each := range []func(int, upsert.Result[captive]){nil, func(_ int, r upsert.Result[captive]) { require.NoError(t, r.Err) }} {
+	for _, rows := range [][]captive{
+		{row("3", 0), row("4", 0)},
+		{row("1", 0), row("3", -time.Hour), row("5", 0)},
+		{row("6", 0), row("6", -time.Hour)},
+	} {
+		for _, each := range []func(int, upsert.Result[captive]){
+			nil,
+			func(_ int, r upsert.Result[captive]) { require.NoError(t, r.Err) },
+		} {
 			_, err := stmt.ExecMany(ctx, db, slices.Values(rows), each)
 			require.NoError(t, err)
 		}
@@ -131,7 +141,8 @@ func captureStatement(t *testing.T, db upsert.DB, stmt *upsert.Stmt[captive], pl
 	sql, columns := stmt.SQL()
 	args := []any{}
 	values := map[string]any{
-		"id": "9", "n": int64(1), "price": "1", "tags": []string{"x"}, "doc": `{}`, "raw": []byte("r"), "day": noon, "at": noon, "gone": nil, "active": true,
+		"id": "9", "n": int64(1), "price": "1", "tags": []string{"x"}, "doc": `{}`, "raw": []byte("r"), "day": noon,
+		"at": noon, "gone": nil, "active": true,
 	}
 	for _, c := range columns {
 		args = append(args, values[c])

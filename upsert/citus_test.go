@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -32,8 +32,8 @@ func spread(t *testing.T, nodes []string, node int, ddl ...string) *pgxpool.Pool
 
 const spreadThings = `SELECT create_distributed_table('things', 'id', colocate_with => 'none', shard_count => 4)`
 
-// TestModelOnCitus compares with the model in a table that lies in shards. Of the rules of the model, those with a column
-// of SetIfNotNull that is NOT NULL take single rows; the same ones without it take many, too.
+// TestModelOnCitus compares with the model in a table that lies in shards. Of the rules of the model, those with a
+// column of SetIfNotNull that is NOT NULL take single rows; the same ones without it take many, too.
 func TestModelOnCitus(t *testing.T) {
 	t.Parallel()
 	nodes := pgtest.Cluster(t)
@@ -42,7 +42,10 @@ func TestModelOnCitus(t *testing.T) {
 	set := base.Set("a").SetIfNotNull("b")
 	rules := []modelRule{
 		{name: "many v", stmt: set.Version("v").MustBuild(), versions: 1, noN: true},
-		{name: "many v,e and tombstone", stmt: set.Version("v", "e").Tombstone("gone").MustBuild(), versions: 2, tombstone: true, noN: true},
+		{
+			name: "many v,e and tombstone", stmt: set.Version("v", "e").Tombstone("gone").MustBuild(), versions: 2,
+			tombstone: true, noN: true,
+		},
 		{name: "many last wins", stmt: set.LastWins().MustBuild(), noN: true},
 	}
 	for _, r := range modelRules() {

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 	"github.com/pgonce/pgonce/upsert"
 )
@@ -32,7 +32,8 @@ func meet(t *testing.T, pool *pgxpool.Pool, call func() error) error {
 	exec(t, gate, "SELECT pg_advisory_lock(1)")
 	done := make(chan error, 1)
 	go func() { done <- call() }()
-	for end := time.Now().Add(30 * time.Second); !get[bool](t, pool, "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'"); {
+	for end := time.Now().Add(30 * time.Second); !get[bool](t, pool,
+		"SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'"); {
 		require.True(t, time.Now().Before(end), "the call never came to the index that waits")
 	}
 	rival, err := pool.Begin(ctx)
@@ -67,7 +68,8 @@ func TestSameEventTwiceMeetsAnotherConstraint(t *testing.T) {
 		return res.Outcome, err
 	}
 	many := func(db upsert.DB) (o upsert.Outcome, err error) {
-		_, err = orders.ExecMany(ctx, db, slices.Values([]order{event}), func(_ int, r upsert.Result[order]) { o = r.Outcome })
+		_, err = orders.ExecMany(ctx, db, slices.Values([]order{event}),
+			func(_ int, r upsert.Result[order]) { o = r.Outcome })
 		return o, err
 	}
 	counted := func(db upsert.DB) (upsert.Outcome, error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -28,7 +28,8 @@ func TestPlainGuard(t *testing.T) {
 			row := map[string]any{"id": id, "status": "sent", "at": noon, "rank": 1}
 			require.NoError(t, byHand(t, pool, stmt, row))
 		}
-		require.Equal(t, "1stored 2sent", get[string](t, pool, "SELECT string_agg(id || status, ' ' ORDER BY id) FROM orders"))
+		require.Equal(t, "1stored 2sent",
+			get[string](t, pool, "SELECT string_agg(id || status, ' ' ORDER BY id) FROM orders"))
 	}
 }
 
@@ -51,7 +52,8 @@ func TestMaxSkewInAnOldTransaction(t *testing.T) {
 	ctx := context.Background()
 	pool := pgtest.Pool(t)
 	create(t, pool, "plain", "orders", orderColumns)
-	stmt := upsert.Into[order]("orders").OnConflict("id").Set("status").Version("at", "rank").MaxSkew(time.Minute).MustBuild()
+	stmt := upsert.Into[order]("orders").OnConflict("id").Set("status").Version("at",
+		"rank").MaxSkew(time.Minute).MustBuild()
 	for bulk := range 2 {
 		tx, err := pool.Begin(ctx)
 		require.NoError(t, err)
@@ -74,7 +76,8 @@ func TestRefusedRowHidesNothing(t *testing.T) {
 	ctx := context.Background()
 	pool := pgtest.Pool(t)
 	create(t, pool, "plain", "orders", orderColumns)
-	stmt := upsert.Into[order]("orders").OnConflict("id").Set("status").Version("at", "rank").MaxSkew(time.Hour).MustBuild()
+	stmt := upsert.Into[order]("orders").OnConflict("id").Set("status").Version("at",
+		"rank").MaxSkew(time.Hour).MustBuild()
 	ahead := order{"1", "ahead", time.Now().Add(1000 * time.Hour), 1}
 	for i, each := range []func(int, upsert.Result[order]){nil, func(int, upsert.Result[order]) {}} {
 		exec(t, pool, "TRUNCATE orders")
@@ -132,7 +135,13 @@ func TestLockOrderIsByBytes(t *testing.T) {
 	stmt := upsert.Into[order]("orders").OnConflict("id").Set("status").Version("at", "rank").MustBuild()
 	for _, again := range []bool{false, true} {
 		exec(t, pool, "TRUNCATE orders")
-		rows := []order{{"b", "s", noon, 1}, {"a", "s", noon, 1}, {"B", "s", noon, 1}, {"_", "s", noon, 1}, {"A", "s", noon, 1}}
+		rows := []order{
+			{"b", "s", noon, 1},
+			{"a", "s", noon, 1},
+			{"B", "s", noon, 1},
+			{"_", "s", noon, 1},
+			{"A", "s", noon, 1},
+		}
 		if again {
 			rows = append(rows, rows[0])
 		}
@@ -204,7 +213,13 @@ func TestSequenceValues(t *testing.T) {
 				rank  int
 				want  upsert.Outcome
 				drawn int
-			}{{1, upsert.Inserted, 1}, {1, upsert.Unchanged, 1}, {2, upsert.Updated, 2}, {1, upsert.Stale, 2}, {3, upsert.Updated, 3}} {
+			}{
+				{1, upsert.Inserted, 1},
+				{1, upsert.Unchanged, 1},
+				{2, upsert.Updated, 2},
+				{1, upsert.Stale, 2},
+				{3, upsert.Updated, 3},
+			} {
 				res, err := run(stmt, order{"1", "s", noon, s.rank})
 				require.NoError(t, err)
 				require.Equal(t, s.want, res.Outcome, i)

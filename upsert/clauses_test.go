@@ -15,13 +15,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
-// both runs a row alone, and as a batch of one, in turn: what holds for Exec holds for ExecMany. The batch is counted too, by the form
-// that lists nothing, and rolled back.
-func both[T any](t *testing.T, test func(t *testing.T, pool *pgxpool.Pool, exec func(*upsert.Stmt[T], T) (upsert.Result[T], error))) {
+// both runs a row alone, and as a batch of one, in turn: what holds for Exec holds for ExecMany. The batch is counted
+// too, by the form that lists nothing, and rolled back.
+func both[T any](
+	t *testing.T, test func(t *testing.T, pool *pgxpool.Pool, exec func(*upsert.Stmt[T], T) (upsert.Result[T], error)),
+) {
 	t.Helper()
 	ctx := context.Background()
 	eachWay(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[T], T) (upsert.Result[T], error)) {
@@ -43,7 +45,9 @@ func both[T any](t *testing.T, test func(t *testing.T, pool *pgxpool.Pool, exec 
 }
 
 // eachWay is both without a count.
-func eachWay[T any](t *testing.T, test func(t *testing.T, pool *pgxpool.Pool, exec func(*upsert.Stmt[T], T) (upsert.Result[T], error))) {
+func eachWay[T any](
+	t *testing.T, test func(t *testing.T, pool *pgxpool.Pool, exec func(*upsert.Stmt[T], T) (upsert.Result[T], error)),
+) {
 	t.Helper()
 	ctx := context.Background()
 	t.Run("one", func(t *testing.T) {
@@ -80,7 +84,8 @@ func TestSetIfNotNullAndSetOnInsert(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[user], user) (upsert.Result[user], error)) {
 		exec(t, pool, usersDDL)
-		stmt := upsert.Into[user]("users").OnConflict("email").SetIfNotNull("name", "plan").SetOnInsert("public_id").Version("v").MustBuild()
+		stmt := upsert.Into[user]("users").OnConflict("email").SetIfNotNull("name",
+			"plan").SetOnInsert("public_id").Version("v").MustBuild()
 		steps := []struct {
 			row  user
 			want upsert.Outcome
@@ -155,7 +160,8 @@ func TestTombstone(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[user], user) (upsert.Result[user], error)) {
 		exec(t, pool, usersDDL)
-		stmt := upsert.Into[user]("users").OnConflict("email").Set("name", "plan").Tombstone("deleted_at").Version("v").MustBuild()
+		stmt := upsert.Into[user]("users").OnConflict("email").Set("name",
+			"plan").Tombstone("deleted_at").Version("v").MustBuild()
 		step := func(row user, want upsert.Outcome, deleted bool, plan *string) upsert.Result[user] {
 			t.Helper()
 			res, err := run(stmt, row)
@@ -189,7 +195,8 @@ func TestTombstone(t *testing.T) {
 		require.ErrorIs(t, err, upsert.ErrVersionConflict)
 		step(user{Email: "c", Name: ptr("Cid"), Plan: ptr("pro"), DeletedAt: &noon, V: 6}, upsert.Updated, true, ptr("pro"))
 
-		kept := upsert.Into[user]("users").OnConflict("email").SetIfNotNull("name", "plan").Tombstone("deleted_at").Version("v").MustBuild()
+		kept := upsert.Into[user]("users").OnConflict("email").SetIfNotNull("name",
+			"plan").Tombstone("deleted_at").Version("v").MustBuild()
 		res, err = run(kept, user{Email: "c", DeletedAt: &noon, V: 7})
 		require.NoError(t, err)
 		require.Equal(t, "Cid pro", *res.Stored.Name+" "+*res.Stored.Plan, "SetIfNotNull keeps what was deleted")
@@ -200,7 +207,8 @@ func TestMaxSkew(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[order], order) (upsert.Result[order], error)) {
 		create(t, pool, "plain", "orders", orderColumns)
-		stmt := upsert.Into[order]("orders").OnConflict("id").Set("status").Version("at", "rank").MaxSkew(time.Minute).MustBuild()
+		stmt := upsert.Into[order]("orders").OnConflict("id").Set("status").Version("at",
+			"rank").MaxSkew(time.Minute).MustBuild()
 		now := get[time.Time](t, pool, "SELECT clock_timestamp()")
 		res, err := run(stmt, order{"1", "new", now.Add(30 * time.Second), 1})
 		require.NoError(t, err)
@@ -229,7 +237,10 @@ func TestDurations(t *testing.T) {
 	stmt := upsert.Into[wait]("waits").OnConflict("id").Set("d").Version("v").MustBuild()
 	both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[wait], wait) (upsert.Result[wait], error)) {
 		exec(t, pool, "CREATE TABLE waits (id text PRIMARY KEY, d interval, v int)")
-		for i, d := range []time.Duration{0, time.Microsecond, -time.Hour - time.Second/2, 1000 * time.Hour, math.MaxInt64, math.MinInt64} {
+		for i, d := range []time.Duration{
+			0, time.Microsecond, -time.Hour - time.Second/2, 1000 * time.Hour, math.MaxInt64,
+			math.MinInt64,
+		} {
 			row := wait{fmt.Sprint(i), d.Truncate(time.Microsecond), 1}
 			for _, want := range []upsert.Outcome{upsert.Inserted, upsert.Unchanged} {
 				res, err := run(stmt, row)
@@ -270,7 +281,11 @@ func TestRefusedRows(t *testing.T) {
 			"NULL by a Valuer's method": {loose{id, "s", failing{}, rank}, "at"},
 			"zero time":                 {loose{id, "s", time.Time{}, rank}, "at"},
 			"zero time by pointer":      {loose{id, "s", &time.Time{}, rank}, "at"},
-			"infinite time":             {loose{id, "s", pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}, rank}, "at"},
+			"infinite time": {loose{
+				id, "s",
+				pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
+				rank,
+			}, "at"},
 			"NULL tie-breaker":          {loose{id, "s", noon, nil}, "rank"},
 			"NaN tie-breaker":           {loose{id, "s", noon, ptr(math.NaN())}, "rank"},
 			"infinite tie-breaker":      {loose{id, "s", noon, ptr(math.Inf(1))}, "rank"},
@@ -317,7 +332,8 @@ func TestTriggerChangesContent(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[order], order) (upsert.Result[order], error)) {
 		create(t, pool, "plain", "orders", orderColumns)
-		exec(t, pool, "CREATE FUNCTION lowered() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.status = lower(NEW.status); RETURN NEW; END'")
+		exec(t, pool, "CREATE FUNCTION lowered() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.status = "+
+			"lower(NEW.status); RETURN NEW; END'")
 		exec(t, pool, "CREATE TRIGGER lowered BEFORE INSERT OR UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION lowered()")
 		last := upsert.Into[order]("orders").OnConflict("id").Set("status").LastWins().MustBuild()
 		for stmt, want := range map[*upsert.Stmt[order]]error{orders: upsert.ErrVersionConflict, last: upsert.ErrUnsettled} {

@@ -10,11 +10,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
-// PostgreSQL drops blanks beyond a varchar's length without an error: two keys would become one, and an event differ from itself.
+// PostgreSQL drops blanks beyond a varchar's length without an error: two keys would become one, and an event differ
+// from itself.
 func TestBlanksBeyondTheLength(t *testing.T) {
 	t.Parallel()
 	type code struct {
@@ -45,7 +46,8 @@ func TestBlanksBeyondTheLength(t *testing.T) {
 					require.ErrorAs(t, err, &row)
 					require.Equal(t, column, row.Column)
 				}
-				sum, err := stmt.ExecMany(context.Background(), pool, slices.Values([]code{{"abc", ptr("n"), 3}, {"abc ", ptr("n"), 4}}), nil)
+				sum, err := stmt.ExecMany(context.Background(), pool,
+					slices.Values([]code{{"abc", ptr("n"), 3}, {"abc ", ptr("n"), 4}}), nil)
 				require.ErrorIs(t, err, upsert.ErrInvalidRow)
 				require.Equal(t, upsert.Summary{Updated: 1, Failed: 1}, sum)
 				if typ != "varchar(3)" {
@@ -65,7 +67,8 @@ func TestBlanksBeyondTheLength(t *testing.T) {
 	}
 }
 
-// In a database of another encoding, too, two calls lock the same rows in one order: one whose keys are distinct, and one with a key twice.
+// In a database of another encoding, too, two calls lock the same rows in one order: one whose keys are distinct, and
+// one with a key twice.
 func TestOneOrderInEveryEncoding(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -81,7 +84,8 @@ func TestOneOrderInEveryEncoding(t *testing.T) {
 			name := get[string](t, pool, "SELECT current_database()") + "_" + strings.ToLower(encoding)
 			exec(t, pool, "CREATE DATABASE "+name+" ENCODING '"+encoding+"' TEMPLATE template0 LOCALE 'C'")
 			defer exec(t, pool, "DROP DATABASE "+name)
-			db, err := sql.Open("postgres", strings.Replace(cfg.ConnString(), cfg.ConnConfig.Database, name, 1)) // lib/pq speaks UTF-8 to every server
+			// lib/pq speaks UTF-8 to every server
+			db, err := sql.Open("postgres", strings.Replace(cfg.ConnString(), cfg.ConnConfig.Database, name, 1))
 			require.NoError(t, err)
 			defer db.Close()
 			_, err = db.ExecContext(ctx, "CREATE TABLE orders ("+orderColumns+", PRIMARY KEY (id))")

@@ -18,8 +18,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgserver"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgserver"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -64,7 +64,8 @@ func TestNoWrite(t *testing.T) {
 			require.Zero(t, walRecords(t, tx, one, again[i].ID, "s", "2026-03-01 12:00Z", fmt.Sprint(again[i].Rank)))
 			for _, distinct := range []bool{false, true} {
 				for _, listed := range []bool{false, true} {
-					require.Zero(t, walRecords(t, tx, many(listed, distinct), "{0}", "{"+again[i].ID+"}", "{s}", "{2026-03-01 12:00Z}", fmt.Sprintf("{%d}", again[i].Rank)))
+					require.Zero(t, walRecords(t, tx, many(listed, distinct), "{0}", "{"+again[i].ID+"}", "{s}",
+						"{2026-03-01 12:00Z}", fmt.Sprintf("{%d}", again[i].Rank)))
 				}
 			}
 		}
@@ -80,7 +81,8 @@ func walRecords(t *testing.T, tx pgx.Tx, sql string, args ...any) int {
 			Records int `json:"WAL Records"`
 		}
 	}
-	text := get[string](t, tx, "EXPLAIN (ANALYZE, WAL, FORMAT JSON) "+sql, append([]any{pgx.QueryExecModeExec}, args...)...)
+	text := get[string](t, tx, "EXPLAIN (ANALYZE, WAL, FORMAT JSON) "+sql,
+		append([]any{pgx.QueryExecModeExec}, args...)...)
 	require.NoError(t, json.Unmarshal([]byte(text), &plan))
 	return plan[0].Plan.Records
 }
@@ -166,15 +168,16 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// On a table of many partitions the bulk statement stays too cheap, in the planner's eyes, to be compiled just in time: with 16 that
-// took a second for each 1,000 rows.
+// On a table of many partitions the bulk statement stays too cheap, in the planner's eyes, to be compiled just in
+// time: with 16 that took a second for each 1,000 rows.
 func TestManyIsNotCompiled(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := pgtest.Pool(t)
 	exec(t, pool, "CREATE TABLE orders ("+orderColumns+", PRIMARY KEY (id)) PARTITION BY HASH (id)")
 	for i := range 32 {
-		exec(t, pool, fmt.Sprintf("CREATE TABLE orders_%d PARTITION OF orders FOR VALUES WITH (MODULUS 32, REMAINDER %[1]d)", i))
+		exec(t, pool, fmt.Sprintf("CREATE TABLE orders_%d PARTITION OF orders FOR VALUES WITH (MODULUS 32, REMAINDER %[1]d)",
+			i))
 	}
 	orders := ownOrders()
 	_, err := orders.ExecMany(ctx, pool, slices.Values([]order{}), nil)
@@ -196,10 +199,11 @@ func TestManyIsNotCompiled(t *testing.T) {
 	}
 }
 
-// What 100,000 rows in one call need at the peak, measured in the size of the rows as they lie in a slice, with all that they
-// point to. Of rows that come one by one and that nobody else keeps, the heap of the whole process is at most three times as large:
-// the values that wait, the statements, and the garbage that waits for collection. Where the caller holds the rows in a slice,
-// as much again is his; the call adds at most two and a half times their size (with the rows it is about three times).
+// What 100,000 rows in one call need at the peak, measured in the size of the rows as they lie in a slice, with all
+// that they point to. Of rows that come one by one and that nobody else keeps, the heap of the whole process is at
+// most three times as large: the values that wait, the statements, and the garbage that waits for collection. Where
+// the caller holds the rows in a slice, as much again is his; the call adds at most two and a half times their size
+// (with the rows it is about three times).
 func TestManyMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes 100,000 rows")
@@ -209,7 +213,10 @@ func TestManyMemory(t *testing.T) {
 	create(t, pool, "plain", "orders", orderColumns)
 	const n = 100_000
 	row := func(i int) order {
-		return order{fmt.Sprintf("order_%08d_%s", i*7919%n, strings.Repeat("k", 20)), fmt.Sprintf("status %d %s", i, strings.Repeat("x", 60)), noon, i}
+		return order{
+			fmt.Sprintf("order_%08d_%s", i*7919%n, strings.Repeat("k", 20)),
+			fmt.Sprintf("status %d %s", i, strings.Repeat("x", 60)), noon, i,
+		}
 	}
 	live := func() uint64 {
 		var m runtime.MemStats
@@ -254,7 +261,8 @@ func TestManyMemory(t *testing.T) {
 		require.Equal(t, want, sum)
 		require.Greater(t, peak.Load(), before)
 		ratio := float64(peak.Load()-before) / float64(size)
-		t.Logf("%s: %d rows of %d MiB in %s, %d MiB more at the peak, %.2f times their size", what, n, size>>20, took.Round(time.Millisecond),
+		t.Logf("%s: %d rows of %d MiB in %s, %d MiB more at the peak, %.2f times their size", what, n, size>>20,
+			took.Round(time.Millisecond),
 			(peak.Load()-before)>>20, ratio)
 		require.LessOrEqual(t, ratio, limit)
 	}
@@ -269,11 +277,12 @@ func TestManyMemory(t *testing.T) {
 	}, upsert.Summary{Unchanged: n}, live(), 3)
 }
 
-// 1,000 new rows in one call, against as many calls of Exec: all in one transaction, and each with a commit of its own. All on one
-// connection over loopback, to a server that waits for the disk at each commit; a commit is part of each time. The ways take
-// turns, each with a table that is empty, and their medians are compared; the call is measured twice in each turn, and how far its two
-// medians lie apart says how much the figures are worth. The bounds of the long form are those to be held on a quiet machine; the
-// short form, beside other tests, notices that a part of the advantage is gone. The long form measures a table of 100,000 rows too.
+// 1,000 new rows in one call, against as many calls of Exec: all in one transaction, and each with a commit of its
+// own. All on one connection over loopback, to a server that waits for the disk at each commit; a commit is part of
+// each time. The ways take turns, each with a table that is empty, and their medians are compared; the call is
+// measured twice in each turn, and how far its two medians lie apart says how much the figures are worth. The bounds
+// of the long form are those to be held on a quiet machine; the short form, beside other tests, notices that a part
+// of the advantage is gone. The long form measures a table of 100,000 rows too.
 func TestManyIsFaster(t *testing.T) {
 	if os.Getenv("PGONCE_LONG") == "" {
 		compareWays(t, 0, 3, 10, 4)
@@ -322,7 +331,8 @@ func compareWays(t *testing.T, stored, rounds int, overAutocommit, overInTx floa
 	for round := range rounds + 1 {
 		for i, way := range ways {
 			if stored == 0 {
-				exec(t, pool, "TRUNCATE orders") // over another connection: after its own, a session would have to plan anew in the time taken
+				// over another connection: after its own, a session would have to plan anew in the time taken
+				exec(t, pool, "TRUNCATE orders")
 			}
 			rows := benchRows(1000, len(ways)*round+i)
 			begin := time.Now()
@@ -339,7 +349,8 @@ func compareWays(t *testing.T, stored, rounds int, overAutocommit, overInTx floa
 	}
 	call := (median[0] + median[2]) / 2
 	inTx, autocommit := median[1]/call, median[3]/call
-	t.Logf("into %d rows: one call %.1f and %.1f ms; in one transaction %.1f ms, %.1f times that; autocommit %.1f ms, %.1f times that",
+	t.Logf("into %d rows: one call %.1f and %.1f ms; in one transaction %.1f ms, %.1f times that; autocommit %.1f ms, "+
+		"%.1f times that",
 		stored, median[0], median[2], median[1], inTx, median[3], autocommit)
 	require.GreaterOrEqual(t, autocommit, overAutocommit)
 	require.GreaterOrEqual(t, inTx, overInTx)

@@ -14,12 +14,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
-// The summary of a call that nobody is told of row by row says what a trigger saw happen, while writers and deleters race; and so
-// does that of a call that is told. At REPEATABLE READ a call that met a rival has failed, and counts nothing.
+// The summary of a call that nobody is told of row by row says what a trigger saw happen, while writers and deleters
+// race; and so does that of a call that is told. At REPEATABLE READ a call that met a rival has failed, and counts
+// nothing.
 func TestCountsUnderRaces(t *testing.T) {
 	t.Parallel()
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
@@ -27,7 +28,8 @@ func TestCountsUnderRaces(t *testing.T) {
 			ctx := context.Background()
 			create(t, pool, kind, "things", "id text, event text, v int, e int")
 			exec(t, pool, "CREATE TABLE audit (op text, event text)")
-			exec(t, pool, "CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO audit VALUES (TG_OP, NEW.event); RETURN NEW; END$$")
+			exec(t, pool, "CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO audit VALUES "+
+				"(TG_OP, NEW.event); RETURN NEW; END$$")
 			exec(t, pool, "CREATE TRIGGER audit AFTER INSERT OR UPDATE ON things FOR EACH ROW EXECUTE FUNCTION audit()")
 			stmt := upsert.Into[tagged]("things").OnConflict("id").Set("event").Version("v", "e").MustBuild()
 			rounds := 120
@@ -124,8 +126,8 @@ func TestCountsUnderRaces(t *testing.T) {
 	}
 }
 
-// Calls with the same keys in opposite orders, of which some have a key twice (and are sorted by the server) and some do not (and come
-// sorted), beside single calls in the order of the keys in one transaction, never deadlock.
+// Calls with the same keys in opposite orders, of which some have a key twice (and are sorted by the server) and some
+// do not (and come sorted), beside single calls in the order of the keys in one transaction, never deadlock.
 func TestOppositeOrdersOfEveryForm(t *testing.T) {
 	t.Parallel()
 	type row struct {

@@ -37,7 +37,8 @@ type sqlDB struct{ q pg.SQL }
 
 func (sqlDB) SendBatch(context.Context, *pgx.Batch) pgx.BatchResults { return noResults{} }
 
-var errAdapterOnly = errors.New("upsert: what upsert.SQL returns serves this package alone; use the database/sql handle itself")
+var errAdapterOnly = errors.New("upsert: what upsert.SQL returns serves this package alone; use the database/sql " +
+	"handle itself")
 
 // noResults is the answer to a batch that was not sent.
 type noResults struct{ pgx.BatchResults }
@@ -103,7 +104,9 @@ func execMode(db DB) (mode pgx.QueryExecMode, ok bool) {
 	return 0, false
 }
 
-func (u unnamed) Query(ctx context.Context, query string, args []any, row func(scan func(dest ...any) error) error) error {
+func (u unnamed) Query(
+	ctx context.Context, query string, args []any, row func(scan func(dest ...any) error) error,
+) error {
 	rows, err := u.q.Query(ctx, query, append([]any{pgx.QueryExecModeExec}, args...)...)
 	if err != nil {
 		return err

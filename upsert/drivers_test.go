@@ -16,7 +16,7 @@ import (
 	_ "github.com/lib/pq"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -31,7 +31,8 @@ type driver struct {
 	db   upsert.DB
 }
 
-// drivers returns every way: pgx in all modes as a pool, a connection and a transaction, and both drivers of database/sql.
+// drivers returns every way: pgx in all modes as a pool, a connection and a transaction, and both drivers of
+// database/sql.
 func drivers(t *testing.T, cfg *pgxpool.Config) []driver {
 	t.Helper()
 	ctx := context.Background()
@@ -99,7 +100,8 @@ const wideDDL = `
 	  "any" text, v bigint)`
 
 var wides = upsert.Into[wide]("wides").OnConflict("id").
-	Set("i2", "i8", "f4", "f8", "n", "n2", "b", "by", "t", "vc", "c", "u", "j", "jb", "d", "tm", "ts", "tz0", "tz", "iv", "ta", "ia", "na",
+	Set("i2", "i8", "f4", "f8", "n", "n2", "b", "by", "t", "vc", "c", "u", "j", "jb", "d", "tm", "ts", "tz0", "tz", "iv",
+		"ta", "ia", "na",
 		"e", "p", "ip", "dom", "none", "any").
 	Version("v").MustBuild()
 
@@ -113,10 +115,13 @@ func wideRow(id string) wide {
 	one, bad := "1.25", `2`
 	return wide{
 		ID: id, I2: -3, I8: &n8, F4: 0.1, F8: 1e300, N: num, N2: "12.345", B: true, By: []byte{0, 255, '\\', '"'},
-		T: sql.NullString{String: "it's \\ \"{}\", NULL, $1 ? ü", Valid: true}, VC: "abc", C: "ab", U: [16]byte{1, 2, 15: 255},
-		J: json.RawMessage(`{"b": 1,  "a":2}`), JB: map[string]any{"k": []any{"v", nil, 1.5}}, D: at, TM: pgtype.Time{Microseconds: 61_260_000, Valid: true},
+		T: sql.NullString{String: "it's \\ \"{}\", NULL, $1 ? ü", Valid: true}, VC: "abc", C: "ab",
+		U: [16]byte{1, 2, 15: 255},
+		J: json.RawMessage(`{"b": 1,  "a":2}`), JB: map[string]any{"k": []any{"v", nil, 1.5}}, D: at,
+		TM: pgtype.Time{Microseconds: 61_260_000, Valid: true},
 		TS: at, TZ0: &at, TZ: at, IV: pgtype.Interval{Microseconds: 3_600_400_000, Days: 2, Months: 1, Valid: true},
-		TA: []string{"", "a\"b\\", "{x,y}", "NULL"}, IA: [][]int32{{1, 2}, {3, 4}}, NA: []*string{&one, nil, &bad}, E: "angry", P: "(1,2.5)",
+		TA: []string{"", "a\"b\\", "{x,y}", "NULL"}, IA: [][]int32{{1, 2}, {3, 4}}, NA: []*string{&one, nil, &bad},
+		E: "angry", P: "(1,2.5)",
 		IP: netip.MustParseAddr("10.0.0.1"), Dom: &dom, V: 1,
 	}
 }
@@ -131,14 +136,16 @@ func wideStored(id string) wide {
 	w.D = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	w.TM.Microseconds = 61_300_000
 	clock := w.TS // a timestamp keeps what the clock shows, as it does with the drivers alone
-	w.TS = time.Date(clock.Year(), clock.Month(), clock.Day(), clock.Hour(), clock.Minute(), clock.Second(), milli.Nanosecond(), time.UTC)
+	w.TS = time.Date(clock.Year(), clock.Month(), clock.Day(), clock.Hour(), clock.Minute(), clock.Second(),
+		milli.Nanosecond(), time.UTC)
 	w.TZ0, w.TZ = &whole, utc
 	w.IV.Microseconds = 3_600_000_000
 	w.NA, w.Dom = []*string{&one, nil, &two}, &dom
 	return w
 }
 
-// The same event is Unchanged whichever way it comes, whatever precision the columns have, and every way reads the same row.
+// The same event is Unchanged whichever way it comes, whatever precision the columns have, and every way reads the
+// same row.
 func TestSameEventByEveryDriver(t *testing.T) {
 	t.Parallel()
 	cfg := pgtest.Config(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Every value goes to PostgreSQL as text, with a cast in the SQL. One form for all drivers and query modes is what makes
-// the same event, sent twice through different ones, equal to itself.
+// Every value goes to PostgreSQL as text, with a cast in the SQL. One form for all drivers and query modes is what
+// makes the same event, sent twice through different ones, equal to itself.
 
 var (
 	stringType = reflect.TypeFor[string]()
@@ -121,8 +121,10 @@ func encodeAny(v reflect.Value, oid, elem uint32) (string, bool, error) {
 	} else {
 		text, null, err = encodeKind(v, oid, elem)
 	}
-	if s, ok := v.Interface().(fmt.Stringer); ok && err == nil && isTextOID(oid) && v.Kind() != reflect.String && s.String() != text {
-		err = fmt.Errorf("%s has a String method, whose text pgx would store; give it a Value method (driver.Valuer)", v.Type())
+	if s, ok := v.Interface().(fmt.Stringer); ok && err == nil && isTextOID(oid) && v.Kind() != reflect.String &&
+		s.String() != text {
+		err = fmt.Errorf("%s has a String method, whose text pgx would store; give it a Value method (driver.Valuer)",
+			v.Type())
 	}
 	return text, null, err
 }
@@ -223,7 +225,8 @@ func encodeSlice(v reflect.Value, oid, elem uint32) (string, bool, error) {
 			b.WriteByte(',')
 		}
 		item := v.Index(i)
-		nested := (item.Kind() == reflect.Slice || item.Kind() == reflect.Array) && !isBytes(item.Type()) && !item.Type().Implements(valuerType)
+		nested := (item.Kind() == reflect.Slice || item.Kind() == reflect.Array) && !isBytes(item.Type()) &&
+			!item.Type().Implements(valuerType)
 		if item.Kind() == reflect.Bool && isTextOID(elem) {
 			return "", false, errors.New("drivers write a bool among strings in different ways; use strings")
 		}

@@ -60,7 +60,8 @@ func encodeKnown(v reflect.Value, oid uint32) (text string, null, done bool, err
 		m := pgtype.NewMap()
 		if typ, ok := m.TypeForOID(oid); ok {
 			// As text the server takes much for an interval, or for bytes, that nobody meant as one.
-			if typ.Codec.PlanEncode(m, oid, pgtype.TextFormatCode, v.Interface()) == nil && !isTextOID(oid) || oid == pgtype.ByteaOID || oid == pgtype.XMLOID {
+			if typ.Codec.PlanEncode(m, oid, pgtype.TextFormatCode, v.Interface()) == nil && !isTextOID(oid) ||
+				oid == pgtype.ByteaOID || oid == pgtype.XMLOID {
 				return "", false, true, errFit
 			}
 			b, err := m.Encode(oid, pgtype.TextFormatCode, v.Interface(), nil)
@@ -73,7 +74,8 @@ func encodeKnown(v reflect.Value, oid uint32) (text string, null, done bool, err
 			return "", false, true, errFit
 		}
 	}
-	if oid == pgtype.XMLOID && v.Kind() != reflect.Pointer && v.Kind() != reflect.String && !isBytes(t) && !implements(t, valuerType) {
+	if oid == pgtype.XMLOID && v.Kind() != reflect.Pointer && v.Kind() != reflect.String && !isBytes(t) && !implements(t,
+		valuerType) {
 		return "", false, true, fmt.Errorf("a %s is no document: give it as a string", t) // for pgx would marshal it
 	}
 	if t.PkgPath() == "math/big" && !takesNumbers(oid) {
@@ -125,8 +127,10 @@ var (
 // takesNumbers says that a number may stand for a value of the type. (To interval 7 is seconds, and to cidr a network.)
 func takesNumbers(oid uint32) bool {
 	switch oid {
-	case pgtype.BoolOID, pgtype.ByteaOID, pgtype.UUIDOID, pgtype.DateOID, pgtype.TimeOID, pgtype.TimetzOID, pgtype.TimestampOID,
-		pgtype.TimestamptzOID, pgtype.IntervalOID, pgtype.InetOID, pgtype.CIDROID, pgtype.MacaddrOID, pgtype.BitOID, pgtype.VarbitOID,
+	case pgtype.BoolOID, pgtype.ByteaOID, pgtype.UUIDOID, pgtype.DateOID, pgtype.TimeOID, pgtype.TimetzOID,
+		pgtype.TimestampOID,
+		pgtype.TimestamptzOID, pgtype.IntervalOID, pgtype.InetOID, pgtype.CIDROID, pgtype.MacaddrOID, pgtype.BitOID,
+		pgtype.VarbitOID,
 		pgtype.XMLOID, moneyOID:
 		return false
 	}

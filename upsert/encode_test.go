@@ -25,9 +25,12 @@ func TestEncodeTime(t *testing.T) {
 	} {
 		require.Equal(t, want, encodeTime(at, oid))
 	}
-	require.Equal(t, "0044-03-15 00:00:00+00 BC", encodeTime(time.Date(-43, 3, 15, 0, 0, 0, 0, time.UTC), pgtype.TimestamptzOID))
-	require.Equal(t, "10000-01-01 00:00:00+00", encodeTime(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), pgtype.TimestamptzOID))
-	require.Equal(t, "0987-01-01 00:00:00+00", encodeTime(time.Date(987, 1, 1, 0, 0, 0, 0, time.UTC), pgtype.TimestamptzOID))
+	require.Equal(t, "0044-03-15 00:00:00+00 BC",
+		encodeTime(time.Date(-43, 3, 15, 0, 0, 0, 0, time.UTC), pgtype.TimestamptzOID))
+	require.Equal(t, "10000-01-01 00:00:00+00",
+		encodeTime(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), pgtype.TimestamptzOID))
+	require.Equal(t, "0987-01-01 00:00:00+00",
+		encodeTime(time.Date(987, 1, 1, 0, 0, 0, 0, time.UTC), pgtype.TimestamptzOID))
 }
 
 func TestEncodeValues(t *testing.T) {
@@ -68,7 +71,17 @@ func TestEncodeValues(t *testing.T) {
 func TestCompareDecimal(t *testing.T) {
 	t.Parallel()
 	ordered := [][]string{
-		{"-10", "-010.0"}, {"-9.5"}, {"-9"}, {"-0.1"}, {"0", "-0", "+0.00", "00"}, {"0.05"}, {"0.5", ".50"}, {"1", "1.0", "01", "+1"}, {"9"}, {"10"}, {"100.01"},
+		{"-10", "-010.0"},
+		{"-9.5"},
+		{"-9"},
+		{"-0.1"},
+		{"0", "-0", "+0.00", "00"},
+		{"0.05"},
+		{"0.5", ".50"},
+		{"1", "1.0", "01", "+1"},
+		{"9"},
+		{"10"},
+		{"100.01"},
 	}
 	for i, as := range ordered {
 		for j, bs := range ordered {

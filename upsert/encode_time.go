@@ -27,7 +27,8 @@ func encodeInterval(i pgtype.Interval) string {
 	}
 	abs := func(n int64) int64 { return max(n, -n) }
 	hours, us := us/3_600_000_000, abs(us%3_600_000_000)
-	return fmt.Sprintf("%+d mon %+d day %s%d:%02d:%02d.%06d", i.Months, i.Days, sign, uint64(abs(hours)), us/60_000_000, us/1_000_000%60, us%1_000_000)
+	return fmt.Sprintf("%+d mon %+d day %s%d:%02d:%02d.%06d", i.Months, i.Days, sign, uint64(abs(hours)), us/60_000_000,
+		us/1_000_000%60, us%1_000_000)
 }
 
 const (

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -95,7 +95,8 @@ func ExampleStmt_ExecMany() {
 		{"sub_1", "canceled", noon.Add(time.Hour), 2},
 	}
 	told := make([]upsert.Outcome, len(rows))
-	sum, err := status.ExecMany(ctx, conn, slices.Values(rows), func(i int, r upsert.Result[Status]) { told[i] = r.Outcome })
+	sum, err := status.ExecMany(ctx, conn, slices.Values(rows),
+		func(i int, r upsert.Result[Status]) { told[i] = r.Outcome })
 	fmt.Printf("%+v %v\n", sum, err)
 	fmt.Println(told)
 	// Output:

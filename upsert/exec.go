@@ -7,8 +7,8 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// tries bounds how often a row is judged anew. After a race the second judgement settles it, save where a rival deletes the
-// row at the same moment again and again; a trigger or row security would go on for ever.
+// tries bounds how often a row is judged anew. After a race the second judgement settles it, save where a rival
+// deletes the row at the same moment again and again; a trigger or row security would go on for ever.
 const tries = 10
 
 // Exec applies one row in one round trip. It takes one more when the columns are read (see [Stmt]), and one when a

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -27,8 +27,8 @@ var (
 	noon   = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 )
 
-// ownOrders returns the statement anew. A test that looks into what was prepared takes its own: what another test does to
-// orders makes it prepare again.
+// ownOrders returns the statement anew. A test that looks into what was prepared takes its own: what another test
+// does to orders makes it prepare again.
 func ownOrders() *upsert.Stmt[order] {
 	return upsert.Into[order]("orders").OnConflict("id").Set("status").Version("at", "rank").MustBuild()
 }

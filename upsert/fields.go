@@ -94,7 +94,8 @@ func mayBeNull(t reflect.Type) bool {
 // samples are values of types, in a form that fits whatever field can take any value of the type.
 var samples = map[uint32]string{
 	pgtype.BoolOID: "true", pgtype.Int2OID: "1", pgtype.Int4OID: "1", pgtype.Int8OID: "1", pgtype.OIDOID: "1",
-	pgtype.Float4OID: "1", pgtype.Float8OID: "1", pgtype.NumericOID: "1", pgtype.UUIDOID: "00000000-0000-0000-0000-000000000001",
+	pgtype.Float4OID: "1", pgtype.Float8OID: "1", pgtype.NumericOID: "1",
+	pgtype.UUIDOID: "00000000-0000-0000-0000-000000000001",
 	pgtype.DateOID: "2000-01-02", pgtype.TimeOID: "01:02:03", pgtype.TimetzOID: "01:02:03+00",
 	pgtype.TimestampOID: "2000-01-02 01:02:03", pgtype.TimestamptzOID: "2000-01-02 01:02:03+00",
 	pgtype.IntervalOID: "00:00:01", pgtype.InetOID: "10.0.0.1", pgtype.CIDROID: "10.0.0.0/24",
@@ -116,7 +117,8 @@ func (p *plan) fieldProblems(l *layout) []Problem {
 		}
 		if u := c.types.unknown(c.OID); u != 0 && c.types.varies(c.OID) {
 			r.add(KindColumnType, "leave the column out, or make a column of each of its parts",
-				"column %s: the text of type %s depends on the session, and it holds a type whose binary form is not known here", m.column, c.Exact)
+				"column %s: the text of type %s depends on the session, and it holds a type whose binary form is not known here",
+				m.column, c.Exact)
 		}
 	}
 	return r.problems
@@ -176,7 +178,8 @@ func elementOf(text string) string {
 // selfRead says that t reads values by its own method.
 func selfRead(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
-	return t != timeType && (p.Implements(reflect.TypeFor[sql.Scanner]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) ||
+	return t != timeType && (p.Implements(reflect.TypeFor[sql.Scanner]()) ||
+		p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) ||
 		p.Implements(reflect.TypeFor[json.Unmarshaler]()))
 }
 
@@ -218,7 +221,8 @@ func foretold(c *column, text string) (string, bool) {
 func foretoldValue(c *column, oid uint32, text string) (string, bool) {
 	bits := 64
 	switch oid {
-	case pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID, pgtype.JSONOID, pgtype.JSONBOID, pgtype.UUIDOID, pgtype.BoolOID,
+	case pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID, pgtype.JSONOID, pgtype.JSONBOID, pgtype.UUIDOID,
+		pgtype.BoolOID,
 		pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID:
 		return text, true
 	case pgtype.ByteaOID:
@@ -234,7 +238,8 @@ func foretoldValue(c *column, oid uint32, text string) (string, bool) {
 		return floatText(f, bits), err == nil
 	case moneyOID:
 		return "$" + text, true
-	case pgtype.IntervalOID, pgtype.DateOID, pgtype.TimeOID, pgtype.TimetzOID, pgtype.TimestampOID, pgtype.TimestamptzOID, pgtype.MacaddrOID:
+	case pgtype.IntervalOID, pgtype.DateOID, pgtype.TimeOID, pgtype.TimetzOID, pgtype.TimestampOID, pgtype.TimestamptzOID,
+		pgtype.MacaddrOID:
 		return samples[oid], true // not what was given, but its form
 	}
 	return text, c.Typtype == "e"
@@ -258,8 +263,10 @@ func provesNothing(t reflect.Type, c *column) bool {
 
 // twoWays says that a field has methods of its own, or a length, so that not every value of the column fits it.
 func twoWays(t reflect.Type) bool {
-	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && !isBytes(t) && !implements(t, valuerType) && !selfRead(t) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && !isBytes(t) && !implements(t, valuerType) &&
+		!selfRead(t) {
 		t = t.Elem()
 	}
-	return t != timeType && (implements(t, valuerType) || implements(t, textType) || selfRead(t) || t.Kind() == reflect.Array)
+	return t != timeType && (implements(t, valuerType) || implements(t, textType) || selfRead(t) ||
+		t.Kind() == reflect.Array)
 }

@@ -79,9 +79,15 @@ func subscriptionLayout(server int) *layout {
 	add(column{Name: "email", OID: pgtype.TextOID, Type: "pg_catalog.text", NotNull: true})
 	add(column{Name: "status", OID: pgtype.TextOID, Type: "pg_catalog.text"})
 	add(column{Name: "plan", OID: pgtype.TextOID, Type: "pg_catalog.text"})
-	add(column{Name: "amount", OID: pgtype.NumericOID, Type: "numeric", Exact: "numeric(10,2)", Catalog: "1700 655366", NotNull: true})
+	add(column{
+		Name: "amount", OID: pgtype.NumericOID, Type: "numeric", Exact: "numeric(10,2)", Catalog: "1700 655366",
+		NotNull: true,
+	})
 	add(column{Name: "payload", OID: pgtype.JSONOID, Type: "pg_catalog.json"})
-	add(column{Name: "public_id", OID: pgtype.TextOID, Type: "pg_catalog.text", NotNull: true, Default: "gen_random_uuid()"})
+	add(column{
+		Name: "public_id", OID: pgtype.TextOID, Type: "pg_catalog.text", NotNull: true,
+		Default: "gen_random_uuid()",
+	})
 	add(column{Name: "deleted_at", OID: pgtype.TimestamptzOID, Type: "timestamp with time zone"})
 	add(column{Name: "updated_at", OID: pgtype.TimestamptzOID, Type: "timestamp with time zone"})
 	add(column{Name: "rank", OID: pgtype.Int4OID, Type: "integer"})
@@ -92,19 +98,25 @@ func subscriptionLayout(server int) *layout {
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	shapes := map[string]Statement{
-		"classic":         Into[status]("subscription").OnConflict("id").Set("status").Version("updated_at").MustBuild(),
-		"tie_breaker":     Into[ranked]("subscription").OnConflict("id").Set("status", "plan").Version("updated_at", "rank").MustBuild(),
-		"version_only":    Into[status]("subscription").OnConflict("id").Version("updated_at").MustBuild(),
-		"composite_key":   Into[tenanted]("billing.Subscription").OnConflict("tenant", "id").Set("status").Version("updated_at").MustBuild(),
-		"expression":      Into[mailed]("subscription").OnConflict("tenant", "lower(email)").Set("email", "status").Version("updated_at").MustBuild(),
-		"partial":         Into[status]("subscription").OnConflict("id").Where("deleted_at IS NULL").Set("status").Version("updated_at").MustBuild(),
-		"set_if_not_null": Into[priced]("subscription").OnConflict("id").Set("status").SetIfNotNull("plan", "amount").Version("updated_at").MustBuild(),
-		"set_on_insert":   Into[public]("subscription").OnConflict("id").Set("status", "payload").SetOnInsert("public_id").Version("updated_at").MustBuild(),
+		"classic": Into[status]("subscription").OnConflict("id").Set("status").Version("updated_at").MustBuild(),
+		"tie_breaker": Into[ranked]("subscription").OnConflict("id").Set("status", "plan").Version("updated_at",
+			"rank").MustBuild(),
+		"version_only": Into[status]("subscription").OnConflict("id").Version("updated_at").MustBuild(),
+		"composite_key": Into[tenanted]("billing.Subscription").OnConflict("tenant",
+			"id").Set("status").Version("updated_at").MustBuild(),
+		"expression": Into[mailed]("subscription").OnConflict("tenant", "lower(email)").Set("email",
+			"status").Version("updated_at").MustBuild(),
+		"partial": Into[status]("subscription").OnConflict("id").Where("deleted_at IS NULL").Set("status").Version("updated_at").MustBuild(),
+		"set_if_not_null": Into[priced]("subscription").OnConflict("id").Set("status").SetIfNotNull("plan",
+			"amount").Version("updated_at").MustBuild(),
+		"set_on_insert": Into[public]("subscription").OnConflict("id").Set("status",
+			"payload").SetOnInsert("public_id").Version("updated_at").MustBuild(),
 		"tombstone": Into[deletable]("subscription").OnConflict("id").Set("status", "public_id").SetIfNotNull("amount").
 			Tombstone("deleted_at").Version("updated_at").MustBuild(),
-		"max_skew":   Into[priced]("subscription").OnConflict("id").Set("amount").Version("updated_at").MaxSkew(5 * time.Minute).MustBuild(),
-		"first_wins": Into[customer]("subscription").OnConflict("id").SetOnInsert("public_id", "status").FirstWins().MustBuild(),
-		"last_wins":  Into[customer]("subscription").OnConflict("id").Set("status").SetIfNotNull("plan").LastWins().MustBuild(),
+		"max_skew": Into[priced]("subscription").OnConflict("id").Set("amount").Version("updated_at").MaxSkew(5 * time.Minute).MustBuild(),
+		"first_wins": Into[customer]("subscription").OnConflict("id").SetOnInsert("public_id",
+			"status").FirstWins().MustBuild(),
+		"last_wins": Into[customer]("subscription").OnConflict("id").Set("status").SetIfNotNull("plan").LastWins().MustBuild(),
 	}
 	files, err := filepath.Glob("testdata/*.sql")
 	require.NoError(t, err)
@@ -139,6 +151,7 @@ func golden(stmt Statement) string {
 	section("One row, from PostgreSQL 18", one(180000))
 	section("Many rows, PostgreSQL 14 to 17", many(170000, shape{}))
 	section("Many rows, from PostgreSQL 18", many(180000, shape{}))
-	section("Many rows of distinct keys, told one by one, PostgreSQL 14 to 17", many(170000, shape{withRows: true, distinct: true}))
+	section("Many rows of distinct keys, told one by one, PostgreSQL 14 to 17",
+		many(170000, shape{withRows: true, distinct: true}))
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }

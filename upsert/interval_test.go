@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -19,13 +19,15 @@ func TestIntervalsAtTheEnds(t *testing.T) {
 	t.Parallel()
 	cfg := pgtest.Config(t)
 	pool := pgtest.PoolConfig(t, cfg)
-	least, greatest := "-178956970 years -8 mons -2147483648 days -2562047788:00:54.775808", "178956970 years 7 mons 2147483647 days 2562047788:00:54.775807"
+	least, greatest := "-178956970 years -8 mons -2147483648 days -2562047788:00:54.775808",
+		"178956970 years 7 mons 2147483647 days 2562047788:00:54.775807"
 	if get[int](t, pool, "SELECT current_setting('server_version_num')::int") >= 170000 {
 		least, greatest = "-infinity", "infinity"
 	}
 	exec(t, pool, "CREATE DOMAIN span AS interval")
 	exec(t, pool, "CREATE TYPE inside AS (i span)")
-	exec(t, pool, "CREATE TABLE spans (id text PRIMARY KEY, i interval, d span, a interval[], c inside, p interval, q interval, n int)")
+	exec(t, pool, "CREATE TABLE spans (id text PRIMARY KEY, i interval, d span, a interval[], c inside, p interval, q "+
+		"interval, n int)")
 	type row struct {
 		ID string          `db:"id"`
 		I  string          `db:"i"`
@@ -41,7 +43,8 @@ func TestIntervalsAtTheEnds(t *testing.T) {
 		least:    {Months: math.MinInt32, Days: math.MinInt32, Microseconds: math.MinInt64, Valid: true},
 		greatest: {Months: math.MaxInt32, Days: math.MaxInt32, Microseconds: math.MaxInt64, Valid: true},
 	} {
-		exec(t, pool, "INSERT INTO spans SELECT $1::text, i, i, ARRAY[i], ROW(i)::inside, i, i, 2 FROM (SELECT $2::interval) AS v (i)", end, binary)
+		exec(t, pool, "INSERT INTO spans SELECT $1::text, i, i, ARRAY[i], ROW(i)::inside, i, i, 2 FROM (SELECT "+
+			"$2::interval) AS v (i)", end, binary)
 		quoted := end
 		if end != "infinity" && end != "-infinity" {
 			quoted = `"` + end + `"`

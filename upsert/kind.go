@@ -18,8 +18,9 @@ const (
 	KindFieldType                        // the field can take no value of its column
 	KindVersionType                      // it does not order events
 	KindDeletionFails                    // a deletion has no value for a NOT NULL column
-	KindTargetUnclear                    // PostgreSQL cannot make an index of the target, or types of expressions are not known
-	KindIndexMissing                     // no unique index on exactly the target
+	// PostgreSQL cannot make an index of the target, or types of expressions are not known
+	KindTargetUnclear
+	KindIndexMissing // no unique index on exactly the target
 	KindIndexInvalid
 	KindConstraintDeferrable
 	KindPredicate        // of the index, is another than that of Where

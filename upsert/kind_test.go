@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -99,7 +99,8 @@ func TestExcept(t *testing.T) {
 	require.ErrorAs(t, found.Except(upsert.KindVersionType, upsert.KindTrigger), &left)
 	require.Len(t, left.Problems, 1)
 	require.Equal(t, upsert.KindColumnNullable, left.Problems[0].Kind)
-	require.Equal(t, "1 problem(s)\naccounts: column nullable: "+left.Problems[0].Message+"\n\tfix it with: "+left.Problems[0].Fix, left.Error())
+	require.Equal(t, "1 problem(s)\naccounts: column nullable: "+left.Problems[0].Message+"\n\tfix it with: "+
+		left.Problems[0].Fix, left.Error())
 	require.NoError(t, found.Except(upsert.KindVersionType, upsert.KindColumnNullable))
 	require.Len(t, found.Problems, 2)
 }

@@ -53,8 +53,8 @@ type column struct {
 	types      typeSet
 }
 
-// expressions returns the operator that finds what equals an expression of the target, "" for pg_catalog's. It is told by
-// the index: the target says nothing of a type. ok is false where the indexes that may be meant disagree.
+// expressions returns the operator that finds what equals an expression of the target, "" for pg_catalog's. It is
+// told by the index: the target says nothing of a type. ok is false where the indexes that may be meant disagree.
 func (l *layout) expressions(keys []key) (operator string, ok bool) {
 	operator, ok = "", true
 	found := false
@@ -220,8 +220,8 @@ func readLayout(ctx context.Context, conn pg.Conn, table pg.Name) (*layout, erro
 	return l, nil
 }
 
-// rounded says that PostgreSQL changes a value to fit the column's precision. Only then may the precision be part of a cast:
-// a cast to varchar(3) cuts without an error, where an INSERT would refuse.
+// rounded says that PostgreSQL changes a value to fit the column's precision. Only then may the precision be part of
+// a cast: a cast to varchar(3) cuts without an error, where an INSERT would refuse.
 func (c *column) rounded() bool {
 	oid := c.OID
 	if c.Elem != 0 {
@@ -231,18 +231,20 @@ func (c *column) rounded() bool {
 		return false // the cast to the array of them has rounded by then
 	}
 	switch oid {
-	case pgtype.NumericOID, pgtype.TimestampOID, pgtype.TimestamptzOID, pgtype.TimeOID, pgtype.TimetzOID, pgtype.IntervalOID:
+	case pgtype.NumericOID, pgtype.TimestampOID, pgtype.TimestamptzOID, pgtype.TimeOID, pgtype.TimetzOID,
+		pgtype.IntervalOID:
 		return c.Exact != c.Type
 	}
 	return false
 }
 
-// inArray returns the type that carries values of c in an array: the column's own where its array is known to be written and
-// taken apart as one of strings is, else text, to be cast afterwards. Arrays of arrays would be flattened, and those of
-// some types (box) have another delimiter.
+// inArray returns the type that carries values of c in an array: the column's own where its array is known to be
+// written and taken apart as one of strings is, else text, to be cast afterwards. Arrays of arrays would be
+// flattened, and those of some types (box) have another delimiter.
 func (c *column) inArray() string {
 	switch c.OID {
-	case pgtype.BoolOID, pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Float4OID, pgtype.Float8OID, pgtype.NumericOID,
+	case pgtype.BoolOID, pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Float4OID, pgtype.Float8OID,
+		pgtype.NumericOID,
 		pgtype.UUIDOID, pgtype.DateOID, pgtype.TimeOID, pgtype.TimestampOID, pgtype.TimestamptzOID:
 		return c.Type
 	}
@@ -253,7 +255,8 @@ func (c *column) inArray() string {
 // pgx may give its binary form, and lib/pq a time.Time.
 func (c *column) scalar() bool {
 	switch c.OID {
-	case pgtype.BoolOID, pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.NumericOID, pgtype.UUIDOID, pgtype.InetOID, pgtype.CIDROID,
+	case pgtype.BoolOID, pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.NumericOID, pgtype.UUIDOID,
+		pgtype.InetOID, pgtype.CIDROID,
 		pgtype.JSONOID, pgtype.JSONBOID, pgtype.NameOID, pgtype.OIDOID:
 		return true
 	}
@@ -265,11 +268,12 @@ func (c *column) isText() bool {
 	return c.OID == pgtype.TextOID || c.OID == pgtype.VarcharOID || c.OID == pgtype.BPCharOID
 }
 
-// comparable says that the type's own = finds every difference that matters. Types without one (json, point), or with one
-// that overlooks something (box compares areas, citext ignores case), are compared by their text.
+// comparable says that the type's own = finds every difference that matters. Types without one (json, point), or with
+// one that overlooks something (box compares areas, citext ignores case), are compared by their text.
 func (c *column) comparable() bool {
 	switch c.OID {
-	case pgtype.BoolOID, pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Float4OID, pgtype.Float8OID, pgtype.NumericOID,
+	case pgtype.BoolOID, pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Float4OID, pgtype.Float8OID,
+		pgtype.NumericOID,
 		pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID, pgtype.UUIDOID, pgtype.ByteaOID, pgtype.JSONBOID, pgtype.DateOID,
 		pgtype.TimeOID, pgtype.TimestampOID, pgtype.TimestamptzOID, pgtype.InetOID, pgtype.CIDROID:
 		return !c.Fuzzy

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// identifiers reads a piece of SQL that a user wrote, an index expression or a predicate, and returns the names in it, as
-// PostgreSQL folds them: of columns, functions, types and keywords alike. It refuses what could leave the piece: a
-// semicolon, a comment, an unclosed quote or parenthesis; and a parameter, with which PostgreSQL could match no index
-// once a generic plan is made.
+// identifiers reads a piece of SQL that a user wrote, an index expression or a predicate, and returns the names in
+// it, as PostgreSQL folds them: of columns, functions, types and keywords alike. It refuses what could leave the
+// piece: a semicolon, a comment, an unclosed quote or parenthesis; and a parameter, with which PostgreSQL could match
+// no index once a generic plan is made.
 func identifiers(sql string) ([]string, error) {
 	var names []string
 	depth := 0

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // modelCases is how many cases the models draw in all, in a full run; in others it is a fifth.
@@ -65,7 +65,8 @@ func get[V any](t testing.TB, db interface {
 // kinds are the kinds of tables on which everything has to hold.
 var kinds = []string{"plain", "hash", "range"}
 
-// create makes a table of a kind. columns begins with the key, one text or int column, named id, and ends without a constraint.
+// create makes a table of a kind. columns begins with the key, one text or int column, named id, and ends without a
+// constraint.
 func create(t testing.TB, db execer, kind, table, columns string) {
 	t.Helper()
 	ctx := context.Background()

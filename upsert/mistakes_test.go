@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -18,7 +18,8 @@ func TestMistakes(t *testing.T) {
 	t.Parallel()
 	const (
 		insert = "INSERT INTO status (id, status, updated_at, rank) VALUES ('a', $1, $2, $3) "
-		update = "ON CONFLICT (id) DO UPDATE SET status = excluded.status, updated_at = excluded.updated_at, rank = excluded.rank "
+		update = "ON CONFLICT (id) DO UPDATE SET status = excluded.status, updated_at = excluded.updated_at, rank = " +
+			"excluded.rank "
 	)
 	type event struct {
 		status  string
@@ -36,14 +37,28 @@ func TestMistakes(t *testing.T) {
 	}{
 		{"no guard", insert + update, "", []event{canceled, active}, "active"},
 		{
-			"time of arrival", "INSERT INTO status (id, status, updated_at, rank) SELECT 'a', $1, clock_timestamp(), $3 WHERE $2::timestamptz IS NOT NULL " +
+			"time of arrival", "INSERT INTO status (id, status, updated_at, rank) SELECT 'a', $1, clock_timestamp(), $3 WHERE " +
+				"$2::timestamptz IS NOT NULL " +
 				update + "WHERE status.updated_at < excluded.updated_at", "", []event{canceled, active}, "active",
 		},
-		{"NULL stops it", insert + update + "WHERE status.updated_at < excluded.updated_at", "('a', 'active', NULL, 0)", []event{canceled}, "active"},
-		{"equals pass", insert + update + "WHERE status.updated_at <= excluded.updated_at", "", []event{tie, active}, "active"},
-		{"equals are stopped", insert + update + "WHERE status.updated_at < excluded.updated_at", "", []event{active, tie}, "active"},
 		{
-			"each for itself", insert + update + "WHERE status.updated_at <= excluded.updated_at AND status.rank < excluded.rank", "",
+			"NULL stops it", insert + update + "WHERE status.updated_at < excluded.updated_at", "('a', 'active', NULL, 0)",
+			[]event{canceled},
+			"active",
+		},
+		{
+			"equals pass", insert + update + "WHERE status.updated_at <= excluded.updated_at", "",
+			[]event{tie, active},
+			"active",
+		},
+		{
+			"equals are stopped", insert + update + "WHERE status.updated_at < excluded.updated_at", "",
+			[]event{active, tie},
+			"active",
+		},
+		{
+			"each for itself", insert + update +
+				"WHERE status.updated_at <= excluded.updated_at AND status.rank < excluded.rank", "",
 			[]event{{"active", 1, 9}, {"canceled", 2, 1}},
 			"active",
 		},
@@ -106,7 +121,8 @@ func TestMistakePartialPayload(t *testing.T) {
 	pool := pgtest.Pool(t)
 	exec(t, pool, "CREATE TABLE status (id text PRIMARY KEY, status text, plan text)")
 	exec(t, pool, "INSERT INTO status VALUES ('a', 'new', 'pro')")
-	exec(t, pool, "INSERT INTO status VALUES ('a', 'active', NULL) ON CONFLICT (id) DO UPDATE SET status = excluded.status, plan = excluded.plan")
+	exec(t, pool, "INSERT INTO status VALUES ('a', 'active', NULL) ON CONFLICT (id) DO UPDATE SET status = "+
+		"excluded.status, plan = excluded.plan")
 	require.True(t, get[bool](t, pool, "SELECT plan IS NULL FROM status"), "the plan is lost")
 }
 
@@ -137,7 +153,8 @@ func TestMistakeNoTarget(t *testing.T) {
 	exec(t, pool, "CREATE TABLE account (id text PRIMARY KEY, email text UNIQUE)")
 	exec(t, pool, "INSERT INTO account VALUES ('1', 'a@example.com')")
 	exec(t, pool, "INSERT INTO account VALUES ('2', 'a@example.com') ON CONFLICT DO NOTHING")
-	require.Zero(t, get[int](t, pool, "SELECT count(*) FROM account WHERE id = '2'"), "the account is lost, without an error")
+	require.Zero(t, get[int](t, pool, "SELECT count(*) FROM account WHERE id = '2'"),
+		"the account is lost, without an error")
 }
 
 func TestMistakeOneKeyTwice(t *testing.T) {
@@ -146,7 +163,8 @@ func TestMistakeOneKeyTwice(t *testing.T) {
 	pool := pgtest.Pool(t)
 	exec(t, pool, "CREATE TABLE status (id text PRIMARY KEY, status text, updated_at int)")
 	_, err := pool.Exec(ctx, "INSERT INTO status VALUES ('a', 'active', 1), ('a', 'canceled', 2) ON CONFLICT (id) "+
-		"DO UPDATE SET status = excluded.status, updated_at = excluded.updated_at WHERE status.updated_at < excluded.updated_at")
+		"DO UPDATE SET status = excluded.status, updated_at = excluded.updated_at WHERE status.updated_at < "+
+		"excluded.updated_at")
 	require.Equal(t, "21000", code(err))
 }
 
@@ -167,7 +185,8 @@ func TestMistakeMerge(t *testing.T) {
 	defer conn.Release()
 	done := make(chan error, 1)
 	go func() {
-		_, err := conn.Exec(ctx, "MERGE INTO orders USING (VALUES ('1', 'mine', now(), 0)) AS e (id, status, at, rank) ON orders.id = e.id "+
+		_, err := conn.Exec(ctx, "MERGE INTO orders USING (VALUES ('1', 'mine', now(), 0)) AS e (id, status, at, rank) ON "+
+			"orders.id = e.id "+
 			"WHEN MATCHED AND orders.at < e.at THEN UPDATE SET status = e.status, at = e.at "+
 			"WHEN NOT MATCHED THEN INSERT VALUES (e.id, e.status, e.at, e.rank)", pgx.QueryExecModeExec)
 		done <- err

@@ -288,7 +288,8 @@ func check(rt *rapid.T, tx pgx.Tx, m modelRule, key string) {
 			}
 		}
 	}
-	rows, err := tx.Query(ctx, "SELECT id, a, b, n, c, gone, v, e, f FROM things WHERE id = $1 OR id = $2", keys[0], keys[1])
+	rows, err := tx.Query(ctx, "SELECT id, a, b, n, c, gone, v, e, f FROM things WHERE id = $1 OR id = $2", keys[0],
+		keys[1])
 	require.NoError(rt, err)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[thing])
 	require.NoError(rt, err)
@@ -305,7 +306,8 @@ func check(rt *rapid.T, tx pgx.Tx, m modelRule, key string) {
 func count(vs []verdict) (s upsert.Summary) {
 	for _, v := range vs {
 		*map[upsert.Outcome]*int{
-			0: &s.Failed, upsert.Inserted: &s.Inserted, upsert.Updated: &s.Updated, upsert.Stale: &s.Stale, upsert.Unchanged: &s.Unchanged,
+			0: &s.Failed, upsert.Inserted: &s.Inserted, upsert.Updated: &s.Updated, upsert.Stale: &s.Stale,
+			upsert.Unchanged: &s.Unchanged,
 		}[v.outcome]++
 	}
 	return s

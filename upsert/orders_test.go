@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -27,7 +27,8 @@ type entity struct {
 	V      int        `db:"v"`
 }
 
-const entityColumns = "id text, a text, b text NOT NULL, c text NOT NULL DEFAULT 'd', gone bool, gone_at timestamptz, v int"
+const entityColumns = "id text, a text, b text NOT NULL, c text NOT NULL DEFAULT 'd', gone bool, gone_at " +
+	"timestamptz, v int"
 
 // permutations calls yield with every order of es.
 func permutations[E any](es []E, yield func([]E)) {
@@ -80,7 +81,8 @@ func TestEveryOrderEndsTheSame(t *testing.T) {
 				onKinds(t, func(t *testing.T, pool *pgxpool.Pool, kind string) {
 					ctx := context.Background()
 					create(t, pool, kind, "entities", entityColumns)
-					stmt := upsert.Into[entity]("entities").OnConflict("id").Set("a", "b", "c").Tombstone(mark).Version("v").MustBuild()
+					stmt := upsert.Into[entity]("entities").OnConflict("id").Set("a", "b",
+						"c").Tombstone(mark).Version("v").MustBuild()
 					forms := map[string]func(tx pgx.Tx, es []entity) error{
 						"Exec": func(tx pgx.Tx, es []entity) error {
 							for _, e := range es {
@@ -125,7 +127,8 @@ func TestEveryOrderEndsTheSame(t *testing.T) {
 								es[i].ID = fmt.Sprintf("%d-%d", n%10, n)
 							}
 							require.NoError(t, apply(tx, es), form)
-							got := get[string](t, tx, "SELECT coalesce(a, 'NULL') || ' ' || b || ' ' || c || ' ' || CASE WHEN gone OR gone_at IS NOT NULL "+
+							got := get[string](t, tx, "SELECT coalesce(a, 'NULL') || ' ' || b || ' ' || c || ' ' || CASE WHEN gone OR "+
+								"gone_at IS NOT NULL "+
 								"THEN 'gone' ELSE 'here' END || ' ' || v FROM entities WHERE id = $1", es[0].ID)
 							require.Equal(t, tt.want, got, "%s of %v", form, es)
 						})
@@ -141,7 +144,8 @@ func TestEveryOrderEndsTheSame(t *testing.T) {
 func TestPlainSQLWithoutValue(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	exec(t, pool, "CREATE TABLE people (id varchar(20), tenant int, name varchar(5) NOT NULL, plan text NOT NULL DEFAULT 'free', note text, "+
+	exec(t, pool, "CREATE TABLE people (id varchar(20), tenant int, name varchar(5) NOT NULL, plan text NOT NULL "+
+		"DEFAULT 'free', note text, "+
 		"at timestamptz(0) NOT NULL, v int, PRIMARY KEY (tenant, id))")
 	exec(t, pool, "CREATE UNIQUE INDEX ON people (lower(id)) WHERE tenant = 1")
 	type person struct {
@@ -155,12 +159,14 @@ func TestPlainSQLWithoutValue(t *testing.T) {
 	}
 	all := upsert.Into[person]("people").SetIfNotNull("name", "plan", "note", "at")
 	for name, stmt := range map[string]*upsert.Stmt[person]{
-		"columns":                   all.OnConflict("id", "tenant").Version("v").MustBuild(),
-		"expression, and predicate": all.OnConflict("lower(id)").Where("tenant = 1").SetOnInsert("id", "tenant").Version("v").MustBuild(),
-		"last wins":                 all.OnConflict("id", "tenant").SetOnInsert("v").LastWins().MustBuild(),
+		"columns": all.OnConflict("id", "tenant").Version("v").MustBuild(),
+		"expression, and predicate": all.OnConflict("lower(id)").Where("tenant = 1").SetOnInsert("id",
+			"tenant").Version("v").MustBuild(),
+		"last wins": all.OnConflict("id", "tenant").SetOnInsert("v").LastWins().MustBuild(),
 	} {
 		for _, mode := range []pgx.QueryExecMode{
-			pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+			pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+			pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 		} {
 			exec(t, pool, "TRUNCATE people")
 			row := func(v int, name, plan, note any) map[string]any {

@@ -17,8 +17,8 @@ type packed struct {
 // null stands for NULL: a value cannot hold it.
 const null = "\x00"
 
-// store holds all rows of a call, in slabs that never move: there may be many, and what a growing slice leaves behind would be
-// more than the rows.
+// store holds all rows of a call, in slabs that never move: there may be many, and what a growing slice leaves behind
+// would be more than the rows.
 type store struct {
 	columns int
 	slabs   []slab
@@ -199,7 +199,8 @@ func compareDecimal(a, b string) int {
 	return c
 }
 
-// decimal splits a number into its sign, the digits before the point and those after it, without zeros that say nothing.
+// decimal splits a number into its sign, the digits before the point and those after it, without zeros that say
+// nothing.
 func decimal(s string) (negative bool, whole, fraction string, ok bool) {
 	s, negative = strings.CutPrefix(s, "-")
 	if !negative {

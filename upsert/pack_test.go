@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Rows are said to have distinct keys only where the server cannot take two of them for one, and sorts them as they are sorted here.
+// Rows are said to have distinct keys only where the server cannot take two of them for one, and sorts them as they
+// are sorted here.
 func TestDistinct(t *testing.T) {
 	t.Parallel()
 	type row struct {
@@ -22,22 +23,32 @@ func TestDistinct(t *testing.T) {
 		keys     []string
 		want     bool
 	}{
-		"text":                           {column{OID: pgtype.TextOID}, "UTF8", []string{"a", "A", "é", ""}, true},
-		"text twice":                     {column{OID: pgtype.TextOID}, "UTF8", []string{"a", "b", "a"}, false},
-		"text of a fuzzy collation":      {column{OID: pgtype.TextOID, Fuzzy: true}, "UTF8", []string{"a", "b"}, false},
-		"LATIN1, as Unicode":             {column{OID: pgtype.TextOID}, "LATIN1", []string{"a", "é"}, true},
-		"another encoding":               {column{OID: pgtype.VarcharOID}, "LATIN9", []string{"a", "€"}, false},
-		"another encoding, ASCII":        {column{OID: pgtype.VarcharOID}, "EUC_JP", []string{"a", "b"}, true},
-		"blanks":                         {column{OID: pgtype.BPCharOID}, "UTF8", []string{"a", "a "}, false},
-		"an extension's type":            {column{OID: 99_999}, "UTF8", []string{"a", "b"}, false},
-		"numbers":                        {column{OID: pgtype.Int8OID}, "UTF8", []string{"10", "9", "-1"}, true},
-		"numbers, written differently":   {column{OID: pgtype.Int8OID}, "UTF8", []string{"1", "2", "01"}, false},
-		"not plain":                      {column{OID: pgtype.Int4OID}, "UTF8", []string{"1", " 1"}, false},
-		"hexadecimal":                    {column{OID: pgtype.Int4OID}, "UTF8", []string{"1", "0x1"}, false},
-		"uuids":                          {column{OID: pgtype.UUIDOID}, "UTF8", []string{lower, "b" + lower[1:]}, true},
-		"uuids, written differently":     {column{OID: pgtype.UUIDOID}, "UTF8", []string{lower, upper}, false},
-		"uuids without dashes":           {column{OID: pgtype.UUIDOID}, "UTF8", []string{lower, "a0eebc999c0b4ef8bb6d6bb9bd380a11"}, false},
-		"times, which may be written so": {column{OID: pgtype.TimestamptzOID}, "UTF8", []string{"2026-03-01 12:00:00+00", "2026-03-01 12:00:00.5+00"}, false},
+		"text":                         {column{OID: pgtype.TextOID}, "UTF8", []string{"a", "A", "é", ""}, true},
+		"text twice":                   {column{OID: pgtype.TextOID}, "UTF8", []string{"a", "b", "a"}, false},
+		"text of a fuzzy collation":    {column{OID: pgtype.TextOID, Fuzzy: true}, "UTF8", []string{"a", "b"}, false},
+		"LATIN1, as Unicode":           {column{OID: pgtype.TextOID}, "LATIN1", []string{"a", "é"}, true},
+		"another encoding":             {column{OID: pgtype.VarcharOID}, "LATIN9", []string{"a", "€"}, false},
+		"another encoding, ASCII":      {column{OID: pgtype.VarcharOID}, "EUC_JP", []string{"a", "b"}, true},
+		"blanks":                       {column{OID: pgtype.BPCharOID}, "UTF8", []string{"a", "a "}, false},
+		"an extension's type":          {column{OID: 99_999}, "UTF8", []string{"a", "b"}, false},
+		"numbers":                      {column{OID: pgtype.Int8OID}, "UTF8", []string{"10", "9", "-1"}, true},
+		"numbers, written differently": {column{OID: pgtype.Int8OID}, "UTF8", []string{"1", "2", "01"}, false},
+		"not plain":                    {column{OID: pgtype.Int4OID}, "UTF8", []string{"1", " 1"}, false},
+		"hexadecimal":                  {column{OID: pgtype.Int4OID}, "UTF8", []string{"1", "0x1"}, false},
+		"uuids":                        {column{OID: pgtype.UUIDOID}, "UTF8", []string{lower, "b" + lower[1:]}, true},
+		"uuids, written differently":   {column{OID: pgtype.UUIDOID}, "UTF8", []string{lower, upper}, false},
+		"uuids without dashes": {
+			column{OID: pgtype.UUIDOID},
+			"UTF8",
+			[]string{lower, "a0eebc999c0b4ef8bb6d6bb9bd380a11"},
+			false,
+		},
+		"times, which may be written so": {
+			column{OID: pgtype.TimestamptzOID},
+			"UTF8",
+			[]string{"2026-03-01 12:00:00+00", "2026-03-01 12:00:00.5+00"},
+			false,
+		},
 	} {
 		tt.c.Name, tt.c.Type = "k", "pg_catalog.text"
 		l := &layout{Encoding: tt.encoding, byName: map[string]*column{"k": &tt.c}}

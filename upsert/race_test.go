@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -148,10 +148,15 @@ func TestOutcomesUnderRaces(t *testing.T) {
 					}
 					var batch []tagged
 					for i := range 1 + rng.IntN(4) {
-						batch = append(batch, tagged{fmt.Sprint(rng.IntN(3)), fmt.Sprintf("%d-%d-%d", w, n, i), n + rng.IntN(3), w*10 + i})
+						batch = append(batch, tagged{
+							fmt.Sprint(rng.IntN(3)), fmt.Sprintf("%d-%d-%d", w, n, i), n + rng.IntN(3),
+							w*10 + i,
+						})
 					}
 					if w%2 == 0 {
-						if _, err := stmt.ExecMany(ctx, pool, slices.Values(batch), func(i int, r upsert.Result[tagged]) { record(batch[i], r) }); err != nil && !errors.Is(err, upsert.ErrVersionConflict) {
+						if _, err := stmt.ExecMany(ctx, pool, slices.Values(batch),
+							func(i int, r upsert.Result[tagged]) { record(batch[i], r) }); err != nil && !errors.Is(err,
+							upsert.ErrVersionConflict) {
 							errs <- err
 						}
 						continue
@@ -178,7 +183,8 @@ func TestOutcomesUnderRaces(t *testing.T) {
 		count := map[upsert.Outcome]int{}
 		for event, o := range outcomes {
 			count[o]++
-			require.Equal(t, map[upsert.Outcome]string{upsert.Inserted: "INSERT", upsert.Updated: "UPDATE"}[o], did[event], "event %s was reported as %s", event, o)
+			require.Equal(t, map[upsert.Outcome]string{upsert.Inserted: "INSERT", upsert.Updated: "UPDATE"}[o], did[event],
+				"event %s was reported as %s", event, o)
 		}
 		for _, s := range stored {
 			e, by := s[0], s[1]
@@ -210,12 +216,24 @@ func TestRivalTransaction(t *testing.T) {
 		{"inserts newer", "", insert, true, upsert.Stale, nil, "40001"},
 		{"inserts newer, rolls back", "", insert, false, upsert.Inserted, nil, ""},
 		{"inserts older", "", strings.Replace(insert, "13:00", "11:00", 1), true, upsert.Updated, nil, "40001"},
-		{"inserts the same", "", strings.NewReplacer("13:00", "12:00", "rival", "mine").Replace(insert), true, upsert.Unchanged, nil, "40001"},
+		{
+			"inserts the same", "", strings.NewReplacer("13:00", "12:00", "rival", "mine").Replace(insert), true,
+			upsert.Unchanged, nil, "40001",
+		},
 		{"inserts a conflict", "", strings.Replace(insert, "13:00", "12:00", 1), true, 0, upsert.ErrVersionConflict, "40001"},
-		{"updates to newer", strings.Replace(insert, "13:00", "11:00", 1), "UPDATE orders SET status = 'rival', at = '2026-03-01 13:00Z'", true, upsert.Stale, nil, "40001"},
-		{"updates, rolls back", strings.Replace(insert, "13:00", "11:00", 1), "UPDATE orders SET at = '2026-03-01 13:00Z'", false, upsert.Updated, nil, ""},
+		{
+			"updates to newer", strings.Replace(insert, "13:00", "11:00", 1),
+			"UPDATE orders SET status = 'rival', at = '2026-03-01 13:00Z'", true, upsert.Stale, nil, "40001",
+		},
+		{
+			"updates, rolls back", strings.Replace(insert, "13:00", "11:00", 1), "UPDATE orders SET at = '2026-03-01 13:00Z'",
+			false, upsert.Updated, nil, "",
+		},
 		{"deletes", strings.Replace(insert, "13:00", "11:00", 1), "DELETE FROM orders", true, upsert.Inserted, nil, ""},
-		{"deletes and inserts newer", strings.Replace(insert, "13:00", "11:00", 1), "DELETE FROM orders; " + insert, true, upsert.Stale, nil, "40001"},
+		{
+			"deletes and inserts newer", strings.Replace(insert, "13:00", "11:00", 1), "DELETE FROM orders; " + insert, true,
+			upsert.Stale, nil, "40001",
+		},
 	}
 	for _, kind := range kinds {
 		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
@@ -251,7 +269,8 @@ func TestRivalTransaction(t *testing.T) {
 							var a answer
 							mine := order{"1", "mine", noon, 1}
 							if bulk {
-								_, a.err = orders.ExecMany(ctx, tx, slices.Values([]order{mine}), func(_ int, r upsert.Result[order]) { a.res = r })
+								_, a.err = orders.ExecMany(ctx, tx, slices.Values([]order{mine}),
+									func(_ int, r upsert.Result[order]) { a.res = r })
 							} else {
 								a.res, a.err = orders.Exec(ctx, tx, mine)
 							}
@@ -289,7 +308,8 @@ func TestRivalTransaction(t *testing.T) {
 func waitForLock(t *testing.T, pool *pgxpool.Pool, pid uint32) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
-		if get[bool](t, pool, "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'", int32(pid)) {
+		if get[bool](t, pool, "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'",
+			int32(pid)) {
 			return
 		}
 	}

@@ -12,8 +12,8 @@ import (
 
 // writer renders the statements of a plan for one table and one server.
 //
-// In all of them t is the row in the table that conflicts, excluded the one that was to be inserted, e the event, and s the row
-// as the statement's snapshot shows it.
+// In all of them t is the row in the table that conflicts, excluded the one that was to be inserted, e the event, and
+// s the row as the statement's snapshot shows it.
 type writer struct {
 	p    *plan
 	l    *layout
@@ -188,8 +188,9 @@ func (w writer) given(m member, instead string) string {
 	return "CASE WHEN " + e + " IS NULL AND " + w.dead("e") + " THEN " + instead + " ELSE " + e + " END"
 }
 
-// inserted returns the value of m in the row to insert, from the event e and the stored row, if any. PostgreSQL checks NOT
-// NULL before it looks for a conflict, so a column that the event leaves out needs the stored value here too.
+// inserted returns the value of m in the row to insert, from the event e and the stored row, if any. PostgreSQL
+// checks NOT NULL before it looks for a conflict, so a column that the event leaves out needs the stored value here
+// too.
 func (w writer) inserted(m member, stored func(member) string) string {
 	c := w.col(m)
 	byDefault := "(" + pg.AsIs(c.Default) + ")::" + pg.AsIs(c.Type)
@@ -285,13 +286,15 @@ func (w writer) target() string {
 	return s
 }
 
-// action returns what follows the target. hit sets the mark that tells an update from an insert; "" where none is needed.
+// action returns what follows the target. hit sets the mark that tells an update from an insert; "" where none is
+// needed.
 func (w writer) action(hit string) string {
 	if w.p.rule == firstWins {
 		return "DO NOTHING"
 	}
 	set := w.members(roleSet, roleIfNotNull, roleTombstone, roleVersion)
-	s := "DO UPDATE\n     SET " + joined(set, ",\n         ", func(m member) string { return pg.Quote(m.column) + " = " + w.updated(m) })
+	s := "DO UPDATE\n     SET " + joined(set, ",\n         ",
+		func(m member) string { return pg.Quote(m.column) + " = " + w.updated(m) })
 	var guard string
 	if w.p.rule == byVersion {
 		guard = "(" + w.obsolete("t", "excluded") + ") IS NOT TRUE"
@@ -309,7 +312,8 @@ func (w writer) refusals() []string {
 	whens := w.outdated()
 	if d := w.p.spec.maxSkew; d > 0 {
 		v := w.members(roleVersion)[0]
-		whens = append(whens, fmt.Sprintf("WHEN %s > clock_timestamp() + interval '%s' THEN 'ahead'", pg.Quote(v.column), encodeDuration(d)))
+		whens = append(whens, fmt.Sprintf("WHEN %s > clock_timestamp() + interval '%s' THEN 'ahead'", pg.Quote(v.column),
+			encodeDuration(d)))
 	}
 	for _, k := range w.p.keys {
 		if k.expr != "" {
@@ -322,7 +326,8 @@ func (w writer) refusals() []string {
 	return whens
 }
 
-// outdated returns a branch for a statement that rounds as columns no longer do. It would take a newer event for an old one.
+// outdated returns a branch for a statement that rounds as columns no longer do. It would take a newer event for an
+// old one.
 func (w writer) outdated() []string {
 	var names, types []string
 	for _, c := range w.l.Columns {
@@ -349,8 +354,9 @@ func literal(s string) string {
 	return s
 }
 
-// values returns the event's columns, from what value makes of the i-th parameter: a value of the column's type. Columns that a predicate or an
-// expression mentions and the event does not have are there with the value that the table would give them.
+// values returns the event's columns, from what value makes of the i-th parameter: a value of the column's type.
+// Columns that a predicate or an expression mentions and the event does not have are there with the value that the
+// table would give them.
 func (w writer) values(value func(i int, c *column) string) []string {
 	var vs []string
 	has := map[string]bool{}

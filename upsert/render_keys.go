@@ -30,9 +30,9 @@ func (w writer) keyColumn(alias string, i int) string {
 	return exact(w.l.byName[k.column], at(alias, k.column))
 }
 
-// sortKeys returns the key in the order in which rows are locked: by the columns' names, whatever order OnConflict has them
-// in, and strings by their bytes, as they are sorted outside. (Where different bytes can be equal, the column's own order
-// has to do.)
+// sortKeys returns the key in the order in which rows are locked: by the columns' names, whatever order OnConflict
+// has them in, and strings by their bytes, as they are sorted outside. (Where different bytes can be equal, the
+// column's own order has to do.)
 func (w writer) sortKeys(alias string) []string {
 	is := w.lockOrder()
 	keys := make([]string, len(is))

@@ -8,16 +8,16 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// many renders the statement for a chunk of rows: the same judgement as [writer.one], with the newest row of each key alone
-// to be written, and written in the order of the keys, so that two chunks cannot wait for each other: that in which they are given,
-// where no key is there twice (the look-up of each in turn leaves no other plan), so that a row is written while what was read for
-// it is at hand. That is a fifth of the time.
+// many renders the statement for a chunk of rows: the same judgement as [writer.one], with the newest row of each key
+// alone to be written, and written in the order of the keys, so that two chunks cannot wait for each other: that in
+// which they are given, where no key is there twice (the look-up of each in turn leaves no other plan), so that a row
+// is written while what was read for it is at hand. That is a fifth of the time.
 //
-// Not INSERT ... DO NOTHING first and a look at those alone that were there: it would save the look-up of new rows, and hold their locks
-// before those of the others, whatever their order. Two calls could wait for each other.
+// Not INSERT ... DO NOTHING first and a look at those alone that were there: it would save the look-up of new rows,
+// and hold their locks before those of the others, whatever their order. Two calls could wait for each other.
 //
-// Its answer is what [bulk] reads: with withRows a line for each row given and one more for each written one, and else the number
-// of those written and a line for each of the others.
+// Its answer is what [bulk] reads: with withRows a line for each row given and one more for each written one, and
+// else the number of those written and a line for each of the others.
 func (w writer) many(s shape) string {
 	judged, applied := w.cte("judged"), w.cte("applied")
 	tell := w.newOrUpdated()
@@ -67,8 +67,8 @@ func (w writer) judging(judged string, s shape, reset string) string {
 		from, judged, fold(append([]string{"e.*"}, w.storedColumns(s.withRows)...), 9), w.verdict(stored, "NULL"), judge)
 }
 
-// applying is the CTE that writes, in the order of the keys, and returns what was written: the rows, or their keys alone
-// where they are only counted.
+// applying is the CTE that writes, in the order of the keys, and returns what was written: the rows, or their keys
+// alone where they are only counted.
 func (w writer) applying(applied, judged string, s shape, tell telling) string {
 	returned := []string{tell.isNew + " AS pgonce_new"}
 	if s.withRows {
@@ -87,8 +87,8 @@ func (w writer) applying(applied, judged string, s shape, tell telling) string {
 			pg.AsIs(w.target()), w.action(tell.hit), fold(returned, 12), w.expressions())
 }
 
-// tally answers with the numbers of inserted and updated rows, and with a line for each of the others. A row that should have
-// been written, and has not been, has met a rival.
+// tally answers with the numbers of inserted and updated rows, and with a line for each of the others. A row that
+// should have been written, and has not been, has met a rival.
 func (w writer) tally(applied, judged string, s shape) string {
 	tally := w.cte("tally")
 	return fmt.Sprintf(`, %[1]s AS (
@@ -121,8 +121,8 @@ func (w writer) among(alias, applied string) string {
 	}) + ")"
 }
 
-// nth and rank return the columns of [writer.ranked], which are not there where there is nothing to rank; wanted is true for a row that
-// is to be written.
+// nth and rank return the columns of [writer.ranked], which are not there where there is nothing to rank; wanted is
+// true for a row that is to be written.
 func (s shape) nth() string {
 	if s.distinct {
 		return "1::int8"
@@ -144,8 +144,8 @@ func (s shape) wanted() string {
 	return "e.pgonce_verdict IS NULL AND e.pgonce_nth = 1"
 }
 
-// answer puts written rows and judged ones together by their keys, the written one of a key first. The keys meet in a sort: a join of two
-// CTEs is planned without knowing their sizes, and would compare every row with every other.
+// answer puts written rows and judged ones together by their keys, the written one of a key first. The keys meet in a
+// sort: a join of two CTEs is planned without knowing their sizes, and would compare every row with every other.
 func (w writer) answer(applied, judged string, s shape) string {
 	fromJudged := mapped(w.all(), func(m member) string { return w.judgedColumn(m) + " AS " + pg.Quote(m.column) })
 	groups := make([]string, len(w.p.keys))
@@ -172,9 +172,10 @@ func (w writer) answer(applied, judged string, s shape) string {
  ORDER BY %[1]s, r.pgonce_pos`, by, fold(w.results("r"), 7), written, others)
 }
 
-// ranked returns the rows given, typed, with their place among those of the same key: pgonce_nth counts from the newest, and
-// pgonce_rank is 1 for all that share the newest version; where keys are distinct, there is nothing to find. Refused rows
-// are counted apart, so that they cannot hide a good one. reset, where it is not empty, is called once, before any row.
+// ranked returns the rows given, typed, with their place among those of the same key: pgonce_nth counts from the
+// newest, and pgonce_rank is 1 for all that share the newest version; where keys are distinct, there is nothing to
+// find. Refused rows are counted apart, so that they cannot hide a good one. reset, where it is not empty, is called
+// once, before any row.
 func (w writer) ranked(distinct bool, reset string) string {
 	given := w.unnested(reset)
 	if distinct {
@@ -202,9 +203,10 @@ func (w writer) ranked(distinct bool, reset string) string {
 
 // unnested returns the rows given, typed.
 //
-// The arrays are unnested in a select list, in step. Not in FROM: there each array would first be put away as a whole. OFFSET 0
-// hides their length from the planner, which has no choice to make by it, and would else find a thousand look-ups in a
-// partitioned table dear enough for its just-in-time compiler: that takes a second, for what is done in ten milliseconds.
+// The arrays are unnested in a select list, in step. Not in FROM: there each array would first be put away as a
+// whole. OFFSET 0 hides their length from the planner, which has no choice to make by it, and would else find a
+// thousand look-ups in a partitioned table dear enough for its just-in-time compiler: that takes a second, for what
+// is done in ten milliseconds.
 func (w writer) unnested(reset string) string {
 	params, arrays := []string{"$1::int8[] AS pos"}, []string{"unnest(a.pos) AS pgonce_pos"}
 	for i, m := range w.p.written {
@@ -248,10 +250,11 @@ func (w writer) expressions() string {
 	return b.String()
 }
 
-// storedRow finds the row that has the key of e. OFFSET 0 keeps it a look-up of each key in the index, as ON CONFLICT does
-// it: joined freely, a few rows would be worth a scan of the whole table to the planner.
+// storedRow finds the row that has the key of e. OFFSET 0 keeps it a look-up of each key in the index, as ON CONFLICT
+// does it: joined freely, a few rows would be worth a scan of the whole table to the planner.
 func (w writer) storedRow() string {
-	s := "SELECT " + fold(w.list("s"), 31) + w.found() + w.expressions() + "\n                         FROM " + w.p.table.Quoted() + " AS s" +
+	s := "SELECT " + fold(w.list("s"), 31) + w.found() + w.expressions() + "\n                         FROM " +
+		w.p.table.Quoted() + " AS s" +
 		"\n                        WHERE " + joined(w.numbered(), " AND ", func(i int) string {
 		if expr := w.p.keys[i].expr; expr != "" {
 			return "(" + pg.AsIs(expr) + ")" + w.equal(w.p.keys[i]) + w.keyColumn("e", i)
@@ -264,8 +267,8 @@ func (w writer) storedRow() string {
 	return s
 }
 
-// storedColumns returns the stored row's columns under names that do not meet the event's: all of them, or those that are
-// needed to make the row to insert.
+// storedColumns returns the stored row's columns under names that do not meet the event's: all of them, or those that
+// are needed to make the row to insert.
 func (w writer) storedColumns(all bool) []string {
 	var parts []string
 	for i, m := range w.all() {
@@ -288,13 +291,14 @@ func (w writer) judgedColumn(m member) string {
 	return fmt.Sprintf("e.pgonce_s%d", i+1)
 }
 
-// carried returns the columns for which an event without a value has to carry the stored one, only to pass the NOT NULL check.
+// carried returns the columns for which an event without a value has to carry the stored one, only to pass the NOT
+// NULL check.
 func (w writer) carried() []member {
 	return slices.DeleteFunc(w.members(roleIfNotNull), func(m member) bool { return !w.col(m).NotNull })
 }
 
-// absent collects which written rows came without a value for which of those columns, by the stored row's key: the row that
-// was to be inserted, which is all that DO UPDATE sees, cannot tell.
+// absent collects which written rows came without a value for which of those columns, by the stored row's key: the
+// row that was to be inserted, which is all that DO UPDATE sees, cannot tell.
 func (w writer) absent(judged string, s shape) string {
 	ms := w.carried()
 	if len(ms) == 0 {
@@ -310,10 +314,12 @@ func (w writer) absent(judged string, s shape) string {
 			return stored(w.p.keys[i])
 		}) + ")::text"
 	}
-	return "  SELECT jsonb_object_agg(a.k, true) AS keys FROM (\n    " + joined(ms, "\n    UNION ALL ", func(m member) string {
-		return fmt.Sprintf("SELECT '%d' || %s AS k\n      FROM %s AS e WHERE %s AND %s IS NULL",
-			slices.IndexFunc(ms, func(o member) bool { return o.column == m.column }), key, judged, s.wanted(), at("e", m.column))
-	}) + "\n  ) AS a WHERE a.k IS NOT NULL"
+	return "  SELECT jsonb_object_agg(a.k, true) AS keys FROM (\n    " + joined(ms, "\n    UNION ALL ",
+		func(m member) string {
+			return fmt.Sprintf("SELECT '%d' || %s AS k\n      FROM %s AS e WHERE %s AND %s IS NULL",
+				slices.IndexFunc(ms, func(o member) bool { return o.column == m.column }), key, judged, s.wanted(),
+				at("e", m.column))
+		}) + "\n  ) AS a WHERE a.k IS NOT NULL"
 }
 
 func (w writer) isAbsent(m member) string {

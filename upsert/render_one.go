@@ -27,8 +27,8 @@ const moneyIsMoney = "CASE WHEN cash_send('-1,234.56'::pg_catalog.text::pg_catal
 	" = decode('fffffffffffe1dc0'::pg_catalog.text, 'hex'::pg_catalog.text)" +
 	" THEN 'true' ELSE 'lc_monetary'::pg_catalog.text END::pg_catalog.bool"
 
-// readsAlike returns conditions that are true, or errors of the server, where the session would take the text of a value
-// for another value.
+// readsAlike returns conditions that are true, or errors of the server, where the session would take the text of a
+// value for another value.
 func (c *column) readsAlike() (conditions []string) {
 	if c.Elem != 0 || c.types.hasArray(c.OID) {
 		conditions = append(conditions, nullsAreNulls)
@@ -46,12 +46,13 @@ func guarded(value string, conditions []string) string {
 	return "CASE WHEN " + strings.Join(conditions, " AND ") + " THEN " + value + " END"
 }
 
-// one renders the statement for one row. It reads the row, judges, and writes only what is newer; the guard in DO UPDATE
-// judges again, against the row as it is once locked. Where the two disagree (a rival came in between), nothing was written and
-// the answer is "raced": it runs again with a new snapshot.
+// one renders the statement for one row. It reads the row, judges, and writes only what is newer; the guard in DO
+// UPDATE judges again, against the row as it is once locked. Where the two disagree (a rival came in between),
+// nothing was written and the answer is "raced": it runs again with a new snapshot.
 //
-// Not a SELECT ... FOR UPDATE first, nor a CTE that locks: under READ COMMITTED both may judge a row that a rival has replaced.
-// Not an update that always writes and keeps the old values by CASE: it leaves a dead row for each stale event.
+// Not a SELECT ... FOR UPDATE first, nor a CTE that locks: under READ COMMITTED both may judge a row that a rival has
+// replaced. Not an update that always writes and keeps the old values by CASE: it leaves a dead row for each stale
+// event.
 func (w writer) one() string {
 	event, stored, applied := w.cte("event"), w.cte("stored"), w.cte("applied")
 	storedCol := func(m member) string { return at("s", m.column) }
@@ -93,9 +94,11 @@ func (w writer) one() string {
 		b.WriteString("e.pgonce_refused IS NULL AND ")
 	}
 	fmt.Fprintf(&b, "NOT EXISTS (SELECT FROM %s AS s%s)\n  ON CONFLICT %s %s\n  RETURNING %s\n)",
-		stored, w.settled(storedCol), pg.AsIs(w.target()), w.action(hit), fold(append([]string{isNew + " AS pgonce_new"}, w.list("t")...), 12))
+		stored, w.settled(storedCol), pg.AsIs(w.target()), w.action(hit),
+		fold(append([]string{isNew + " AS pgonce_new"}, w.list("t")...), 12))
 
-	fmt.Fprintf(&b, "\nSELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,\n       %s\n  FROM %s AS a\nUNION ALL\n", fold(w.results("a"), 7), applied)
+	fmt.Fprintf(&b, "\nSELECT CASE WHEN a.pgonce_new THEN 'inserted' ELSE 'updated' END,\n       %s\n  FROM %s AS "+
+		"a\nUNION ALL\n", fold(w.results("a"), 7), applied)
 	fmt.Fprintf(&b, "SELECT %s,\n       %s\n  FROM %s AS e LEFT JOIN %s AS s ON true\n WHERE NOT EXISTS (SELECT FROM %s)",
 		w.verdict(storedCol, literal(raced)), fold(w.results("s"), 7), event, stored, applied)
 	return pg.Pin(b.String())
@@ -125,8 +128,8 @@ func (w writer) found() string {
 	return ", true AS pgonce_found"
 }
 
-// lookup finds the stored row. The key is compared with the parameter itself, not with the event: a join would read every
-// partition.
+// lookup finds the stored row. The key is compared with the parameter itself, not with the event: a join would read
+// every partition.
 func (w writer) lookup(event string) string {
 	s := joined(w.p.keys, " AND ", func(k key) string {
 		if k.expr != "" {
@@ -167,7 +170,8 @@ func (w writer) settled(stored func(member) string) string {
 	return ""
 }
 
-// verdict says what became of an event that was not written, from the stored row; newer stands where it should have been.
+// verdict says what became of an event that was not written, from the stored row; newer stands where it should have
+// been.
 func (w writer) verdict(stored func(member) string, newer string) string {
 	s := "CASE "
 	if len(w.refusals()) > 0 {

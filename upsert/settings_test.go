@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -59,12 +59,14 @@ func TestCompositesReadBack(t *testing.T) {
 			again := fmt.Sprint(id, " again ", i)
 			_, err = stmt.Exec(ctx, pool, row{again, res.Stored.V, 1})
 			require.NoError(t, err)
-			require.True(t, get[bool](t, pool, "SELECT record_image_eq((SELECT v FROM things WHERE id = $1), (SELECT v FROM things WHERE id = $2))", id, again))
+			require.True(t, get[bool](t, pool,
+				"SELECT record_image_eq((SELECT v FROM things WHERE id = $1), (SELECT v FROM things WHERE id = $2))", id, again))
 		}
 	}
 }
 
-// A difference that the session's text form hides is one: nothing of this is lost with LastWins, and it is a conflict with Version.
+// A difference that the session's text form hides is one: nothing of this is lost with LastWins, and it is a conflict
+// with Version.
 func TestHiddenDifferences(t *testing.T) {
 	t.Parallel()
 	type row struct {
@@ -78,7 +80,10 @@ func TestHiddenDifferences(t *testing.T) {
 	exec(t, pool, "CREATE TYPE event AS (f float8)")
 	blind := pgtest.PoolConfig(t, settled(cfg, map[string]string{"extra_float_digits": "-15"}))
 	for n, tt := range []struct{ typ, one, other string }{
-		{"float8[]", "{0.1}", "{0.11}"}, {"point", "(0.1,1)", "(0.11,1)"}, {"event", "(0.1)", "(0.11)"}, {"event[]", `{(0.1)}`, `{(0.11)}`},
+		{"float8[]", "{0.1}", "{0.11}"},
+		{"point", "(0.1,1)", "(0.11,1)"},
+		{"event", "(0.1)", "(0.11)"},
+		{"event[]", `{(0.1)}`, `{(0.11)}`},
 	} {
 		table := fmt.Sprint("things_", n)
 		exec(t, pool, "CREATE TABLE "+table+" (id text PRIMARY KEY, v "+tt.typ+", n int)")
@@ -118,7 +123,8 @@ func TestHiddenKeys(t *testing.T) {
 	stmt := upsert.Into[row]("spots").OnConflict("k").SetIfNotNull("note").Version("v").MustBuild()
 	_, err := stmt.ExecMany(ctx, blind, slices.Values([]row{{0.1, ptr("a"), 1}, {0.11, ptr("b"), 1}}), nil)
 	require.NoError(t, err)
-	sum, err := stmt.ExecMany(ctx, blind, slices.Values([]row{{0.1, nil, 2}, {0.11, ptr("c"), 2}, {0.12, ptr("d"), 2}}), nil)
+	sum, err := stmt.ExecMany(ctx, blind, slices.Values([]row{{0.1, nil, 2}, {0.11, ptr("c"), 2}, {0.12, ptr("d"), 2}}),
+		nil)
 	require.NoError(t, err)
 	require.Equal(t, upsert.Summary{Inserted: 1, Updated: 2}, sum)
 	require.Equal(t, "a c d", get[string](t, pool, "SELECT string_agg(note, ' ' ORDER BY k) FROM spots"))
@@ -137,7 +143,10 @@ func TestBackslashInNames(t *testing.T) {
 	pool := pgtest.PoolConfig(t, cfg)
 	exec(t, pool, `CREATE TABLE "things\n" (id text PRIMARY KEY, "a\n'" numeric(6,2), n int)`)
 	stmt := upsert.Into[row](`things\n`).OnConflict("id").Set(`a\n'`).Version("n").MustBuild()
-	for _, settings := range []map[string]string{nil, {"standard_conforming_strings": "off", "escape_string_warning": "off"}} {
+	for _, settings := range []map[string]string{
+		nil,
+		{"standard_conforming_strings": "off", "escape_string_warning": "off"},
+	} {
 		db := pgtest.PoolConfig(t, settled(cfg, settings))
 		exec(t, pool, `TRUNCATE "things\n"`)
 		for _, want := range []upsert.Outcome{upsert.Inserted, upsert.Unchanged} {
@@ -148,7 +157,8 @@ func TestBackslashInNames(t *testing.T) {
 	}
 }
 
-// An amount of money is the same in every session, or refused: where lc_monetary reads 12.30 as C does, and nowhere else.
+// An amount of money is the same in every session, or refused: where lc_monetary reads 12.30 as C does, and nowhere
+// else.
 func TestMoney(t *testing.T) {
 	t.Parallel()
 	type row struct {
@@ -184,6 +194,7 @@ func TestMoney(t *testing.T) {
 		}
 		require.NoError(t, many, locale)
 		require.Equal(t, row{locale, "$1,234.50", []string{"-$0.07", "$12.00"}, 1}, res.Stored)
-		require.Equal(t, 2, get[int](t, pool, "SELECT count(*) FROM prices WHERE id LIKE $1 || '%' AND v::numeric = 1234.5", locale))
+		require.Equal(t, 2, get[int](t, pool, "SELECT count(*) FROM prices WHERE id LIKE $1 || '%' AND v::numeric = 1234.5",
+			locale))
 	}
 }

@@ -37,8 +37,8 @@ func (p *plan) onSpread(l *layout) []Problem {
 	return r.problems
 }
 
-// manyOnSpread says why ExecMany cannot write to a table of Citus. DO UPDATE has to know which rows came without a value,
-// and in a shard it can look nowhere.
+// manyOnSpread says why ExecMany cannot write to a table of Citus. DO UPDATE has to know which rows came without a
+// value, and in a shard it can look nowhere.
 func (p *plan) manyOnSpread(l *layout) error {
 	carried := writer{p: p, l: l}.carried()
 	if !l.spread.on || len(carried) == 0 {
@@ -46,7 +46,8 @@ func (p *plan) manyOnSpread(l *layout) error {
 	}
 	r := &report{table: p.table.String()}
 	for _, m := range carried {
-		r.add(KindSpread, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL, or call Exec for each row", p.table.Quoted(), pg.Quote(m.column)),
+		r.add(KindSpread, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL, or call Exec for each row",
+			p.table.Quoted(), pg.Quote(m.column)),
 			"column %s of SetIfNotNull is NOT NULL, and in a table of Citus ExecMany cannot leave it as it is", m.column)
 	}
 	return &VerifyError{Problems: r.problems}

@@ -126,7 +126,10 @@ func (p *plan) textsFor(l *layout) (*texts, error) {
 		return nil, fmt.Errorf("upsert: %w", &VerifyError{Problems: ps})
 	}
 	w := writer{p: p, l: l}
-	t := &texts{l: l, columns: mapped(p.written, w.col), one: w.one(), many: map[shape]string{}, unproven: make([]atomic.Bool, len(p.written))}
+	t := &texts{
+		l: l, columns: mapped(p.written, w.col), one: w.one(), many: map[shape]string{},
+		unproven: make([]atomic.Bool, len(p.written)),
+	}
 	for i, m := range p.written {
 		t.unproven[i].Store(twoWays(m.typ) || loses(m.typ, t.columns[i]))
 	}
@@ -137,10 +140,12 @@ func (p *plan) textsFor(l *layout) (*texts, error) {
 	return t, nil
 }
 
-// cachedPlan is feature_not_supported, which the server answers to a prepared statement whose result has changed its type.
+// cachedPlan is feature_not_supported, which the server answers to a prepared statement whose result has changed its
+// type.
 const cachedPlan = "0A000"
 
-// secondTime is cardinality_violation: two rows of a statement have one key after all, as in a column whose collation has changed.
+// secondTime is cardinality_violation: two rows of a statement have one key after all, as in a column whose collation
+// has changed.
 const secondTime = "21000"
 
 // failed wraps an error of the server, without what it says of the row, and forgets the catalog where the error may
@@ -181,7 +186,10 @@ func (p *plan) values(t *texts, row reflect.Value, index int, buf []value) ([]va
 			p.use.Store(nil) // for the column may hold more by now
 		}
 		if err != nil {
-			return nil, &RowError{Table: p.table.String(), Index: index, Column: m.column, Reason: err.Error(), err: ErrInvalidRow}
+			return nil, &RowError{
+				Table: p.table.String(), Index: index, Column: m.column, Reason: err.Error(),
+				err: ErrInvalidRow,
+			}
 		}
 		buf = append(buf, value{text, null})
 	}
@@ -190,12 +198,14 @@ func (p *plan) values(t *texts, row reflect.Value, index int, buf []value) ([]va
 
 // Why a key or a version cannot be used.
 var (
-	errNullKey     = errors.New("the key is NULL; rows are found by keys that are not, also where the index is NULLS NOT DISTINCT")
+	errNullKey = errors.New("the key is NULL; rows are found by keys that are not, also where the index is NULLS " +
+		"NOT DISTINCT")
 	errNullVersion = errors.New("the version is NULL")
 	errZeroTime    = errors.New("the version is the zero time")
 	errNotFinite   = errors.New("the version is not a finite value; nothing could be newer")
 	errOneWay      = errors.New("the field's type cannot read back what it sends")
-	errBlanks      = errors.New("it ends in blanks that are more than the column holds; PostgreSQL would drop them, and the same event would differ from what is stored: trim it")
+	errBlanks      = errors.New("it ends in blanks that are more than the column holds; PostgreSQL would drop them, and " +
+		"the same event would differ from what is stored: trim it")
 )
 
 // unfit says why a key or a version cannot be used, or returns nil.
@@ -231,5 +241,6 @@ func endsInBlanks(text string, limit int) bool {
 
 // endless says that a number or a time is greater than all others.
 func endless(text string) bool {
-	return slices.Contains([]string{"nan", "infinity", "+infinity", "inf", "+inf"}, strings.ToLower(strings.TrimSpace(text)))
+	return slices.Contains([]string{"nan", "infinity", "+infinity", "inf", "+inf"},
+		strings.ToLower(strings.TrimSpace(text)))
 }

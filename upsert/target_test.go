@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -23,12 +23,21 @@ type account struct {
 }
 
 // sequence runs events of one entity and compares the outcomes.
-func sequence[T any](t *testing.T, run func(*upsert.Stmt[T], T) (upsert.Result[T], error), stmt *upsert.Stmt[T], row func(v int) T) {
+func sequence[T any](
+	t *testing.T, run func(*upsert.Stmt[T], T) (upsert.Result[T], error), stmt *upsert.Stmt[T], row func(v int) T,
+) {
 	t.Helper()
 	for i, s := range []struct {
 		v    int
 		want upsert.Outcome
-	}{{2, upsert.Inserted}, {2, upsert.Unchanged}, {1, upsert.Stale}, {3, upsert.Updated}, {4, upsert.Updated}, {3, upsert.Stale}} {
+	}{
+		{2, upsert.Inserted},
+		{2, upsert.Unchanged},
+		{1, upsert.Stale},
+		{3, upsert.Updated},
+		{4, upsert.Updated},
+		{3, upsert.Stale},
+	} {
 		res, err := run(stmt, row(s.v))
 		require.NoError(t, err, i)
 		require.Equal(t, s.want, res.Outcome, i)
@@ -40,8 +49,11 @@ func TestCompositeKey(t *testing.T) {
 	for _, part := range []string{"", " PARTITION BY HASH (tenant)", " PARTITION BY LIST (tenant)"} {
 		t.Run("table"+part, func(t *testing.T) {
 			t.Parallel()
-			both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[account], account) (upsert.Result[account], error)) {
-				exec(t, pool, "CREATE TABLE accounts (tenant text, email text, name text, deleted_at timestamptz, v int, PRIMARY KEY (email, tenant))"+part)
+			both(t, func(t *testing.T, pool *pgxpool.Pool,
+				run func(*upsert.Stmt[account], account) (upsert.Result[account], error),
+			) {
+				exec(t, pool, "CREATE TABLE accounts (tenant text, email text, name text, deleted_at timestamptz, v int, PRIMARY "+
+					"KEY (email, tenant))"+part)
 				if part != "" {
 					bounds := "WITH (MODULUS 1, REMAINDER 0)"
 					if part == " PARTITION BY LIST (tenant)" {
@@ -64,10 +76,13 @@ func TestCompositeKey(t *testing.T) {
 
 func TestExpressionTarget(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[account], account) (upsert.Result[account], error)) {
+	both(t, func(t *testing.T, pool *pgxpool.Pool,
+		run func(*upsert.Stmt[account], account) (upsert.Result[account], error),
+	) {
 		exec(t, pool, "CREATE TABLE accounts (tenant text NOT NULL, email varchar, name text, deleted_at timestamptz, v int)")
 		exec(t, pool, "CREATE UNIQUE INDEX ON accounts (tenant, lower(email))")
-		stmt := upsert.Into[account]("accounts").OnConflict("tenant", "lower(email)").Set("email", "name").Version("v").MustBuild()
+		stmt := upsert.Into[account]("accounts").OnConflict("tenant", "lower(email)").Set("email",
+			"name").Version("v").MustBuild()
 		require.NoError(t, upsert.Verify(context.Background(), pool, stmt))
 		sequence(t, run, stmt, func(v int) account {
 			return account{Tenant: "t", Email: []string{"A@b", "a@B", "a@b"}[v%3], Name: fmt.Sprint(v % 3), V: v}
@@ -79,7 +94,8 @@ func TestExpressionTarget(t *testing.T) {
 func TestExpressionKeyIsNull(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[user], user) (upsert.Result[user], error)) {
-		exec(t, pool, "CREATE TABLE users (id int, email text, name text, plan text, public_id text, deleted_at timestamptz, v int)")
+		exec(t, pool, "CREATE TABLE users (id int, email text, name text, plan text, public_id text, deleted_at "+
+			"timestamptz, v int)")
 		exec(t, pool, "CREATE UNIQUE INDEX ON users (lower(plan))")
 		stmt := upsert.Into[user]("users").OnConflict("lower(plan)").Set("plan", "name").Version("v").MustBuild()
 		_, err := run(stmt, user{V: 1})
@@ -118,7 +134,9 @@ func TestPartialTarget(t *testing.T) {
 	for _, withDeleted := range []bool{true, false} {
 		t.Run(fmt.Sprint("deleted_at written: ", withDeleted), func(t *testing.T) {
 			t.Parallel()
-			both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[account], account) (upsert.Result[account], error)) {
+			both(t, func(t *testing.T, pool *pgxpool.Pool,
+				run func(*upsert.Stmt[account], account) (upsert.Result[account], error),
+			) {
 				exec(t, pool, "CREATE TABLE accounts (tenant text, email text NOT NULL, name text, deleted_at timestamptz, v int)")
 				exec(t, pool, "CREATE UNIQUE INDEX one_live ON accounts (email) WHERE deleted_at IS NULL")
 				b := upsert.Into[account]("accounts").OnConflict("email").Where("deleted_at IS NULL").Set("name").Version("v")
@@ -140,7 +158,8 @@ func TestPartialTarget(t *testing.T) {
 				res, err = run(stmt, row(20))
 				require.NoError(t, err)
 				require.Equal(t, upsert.Unchanged, res.Outcome)
-				require.Equal(t, "1 of 2", get[string](t, pool, "SELECT count(*) FILTER (WHERE deleted_at IS NULL) || ' of ' || count(*) FROM accounts"))
+				require.Equal(t, "1 of 2", get[string](t, pool,
+					"SELECT count(*) FILTER (WHERE deleted_at IS NULL) || ' of ' || count(*) FROM accounts"))
 				if withDeleted {
 					dead := row(30)
 					dead.DeletedAt = &noon
@@ -161,12 +180,16 @@ type odd struct {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"Order", "excluded", "event", "stored", "applied", "judged", "absent", "tally", "old", "new", "t", "e", "s", "a", "y", "select", "MiXed.Case", `other."a.b"`, `"do""t"`,
+		"Order", "excluded", "event", "stored", "applied", "judged", "absent", "tally", "old", "new", "t", "e", "s", "a",
+		"y", "select", "MiXed.Case", `other."a.b"`, `"do""t"`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			both(t, func(t *testing.T, pool *pgxpool.Pool, run func(*upsert.Stmt[odd], odd) (upsert.Result[odd], error)) {
-				quoted := map[string]string{"MiXed.Case": `"MiXed"."Case"`, `other."a.b"`: `other."a.b"`, `"do""t"`: `"do""t"`}[name]
+				quoted := map[string]string{
+					"MiXed.Case": `"MiXed"."Case"`, `other."a.b"`: `other."a.b"`,
+					`"do""t"`: `"do""t"`,
+				}[name]
 				if quoted == "" {
 					quoted = `"` + name + `"`
 				}
@@ -194,11 +217,17 @@ func TestPlainSQL(t *testing.T) {
 		var stored *thing
 		versions := []int{2, 1, 2, 3}
 		for i, v := range versions {
-			e := thing{ID: "1", A: ptr(fmt.Sprint(i)), C: ptr(fmt.Sprint(i)), N: ptr("n"), V: &v, E: ptr(0), F: ptr(0), Gone: ptr(i == 3)}
+			e := thing{
+				ID: "1", A: ptr(fmt.Sprint(i)), C: ptr(fmt.Sprint(i)), N: ptr("n"), V: &v, E: ptr(0), F: ptr(0),
+				Gone: ptr(i == 3),
+			}
 			if i == 2 {
 				e.A = ptr("0")
 			}
-			args := map[string]any{"id": e.ID, "a": e.A, "b": e.B, "n": e.N, "c": e.C, "gone": e.Gone, "v": e.V, "e": e.E, "f": e.F}
+			args := map[string]any{
+				"id": e.ID, "a": e.A, "b": e.B, "n": e.N, "c": e.C, "gone": e.Gone, "v": e.V, "e": e.E,
+				"f": e.F,
+			}
 			var values []any
 			for _, c := range columns {
 				values = append(values, args[c])

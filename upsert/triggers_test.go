@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -29,11 +29,28 @@ func TestManyUnderTriggers(t *testing.T) {
 		want             upsert.Summary // of the rows below
 		stored           string
 	}{
-		{"skips an update", "BEFORE UPDATE", "IF NEW.id = '1' THEN RETURN NULL; END IF; RETURN NEW;", upsert.Summary{Inserted: 2, Updated: 1, Failed: 1}, "1o 2n 8n 9n"},
+		{
+			"skips an update", "BEFORE UPDATE", "IF NEW.id = '1' THEN RETURN NULL; END IF; RETURN NEW;",
+			upsert.Summary{Inserted: 2, Updated: 1, Failed: 1},
+			"1o 2n 8n 9n",
+		},
 		{"skips every update", "BEFORE UPDATE", "RETURN NULL;", upsert.Summary{Inserted: 2, Failed: 2}, "1o 2o 8n 9n"},
-		{"skips an insert", "BEFORE INSERT", "IF NEW.id = '9' THEN RETURN NULL; END IF; RETURN NEW;", upsert.Summary{Inserted: 1, Updated: 2, Failed: 1}, "1n 2n 8n"},
-		{"sets the version", "BEFORE INSERT OR UPDATE", "NEW.rank = 100; RETURN NEW;", upsert.Summary{Inserted: 2, Updated: 2}, "1n 2n 8n 9n"},
-		{"writes elsewhere", "BEFORE UPDATE", "INSERT INTO other VALUES (NEW.id, 's', NEW.at, 1) ON CONFLICT (id) DO UPDATE SET status = 'u'; RETURN NEW;", upsert.Summary{Inserted: 2, Updated: 2}, "1n 2n 8n 9n"},
+		{
+			"skips an insert", "BEFORE INSERT", "IF NEW.id = '9' THEN RETURN NULL; END IF; RETURN NEW;",
+			upsert.Summary{Inserted: 1, Updated: 2, Failed: 1},
+			"1n 2n 8n",
+		},
+		{
+			"sets the version", "BEFORE INSERT OR UPDATE", "NEW.rank = 100; RETURN NEW;",
+			upsert.Summary{Inserted: 2, Updated: 2},
+			"1n 2n 8n 9n",
+		},
+		{
+			"writes elsewhere", "BEFORE UPDATE",
+			"INSERT INTO other VALUES (NEW.id, 's', NEW.at, 1) ON CONFLICT (id) DO UPDATE SET status = 'u'; RETURN NEW;",
+			upsert.Summary{Inserted: 2, Updated: 2},
+			"1n 2n 8n 9n",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -85,7 +102,8 @@ func TestManyUnderAnotherKey(t *testing.T) {
 	create(t, pool, "plain", "orders", orderColumns)
 	exec(t, pool, "CREATE SEQUENCE n")
 	trigger(t, pool, "BEFORE INSERT", "NEW.id = nextval('n'); RETURN NEW;")
-	sum, err := orders.ExecMany(ctx, pool, slices.Values([]order{{"a", "n", noon, 1}, {"b", "n", noon, 1}}), func(int, upsert.Result[order]) {})
+	sum, err := orders.ExecMany(ctx, pool, slices.Values([]order{{"a", "n", noon, 1}, {"b", "n", noon, 1}}),
+		func(int, upsert.Result[order]) {})
 	require.ErrorIs(t, err, upsert.ErrUnsettled)
 	require.Equal(t, upsert.Summary{Failed: 2}, sum)
 	require.Equal(t, 2, get[int](t, pool, "SELECT count(*) FROM orders"))
@@ -105,7 +123,8 @@ func TestManyIsNotCountedWhenItFails(t *testing.T) {
 	pool := pgtest.PoolConfig(t, cfg)
 	create(t, pool, "plain", "orders", orderColumns)
 	exec(t, pool, "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'late'; END$$")
-	exec(t, pool, "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()")
+	exec(t, pool, "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "+
+		"EXECUTE FUNCTION late()")
 	for _, d := range drivers(t, cfg) {
 		for _, listed := range []bool{false, true} {
 			var each func(int, upsert.Result[order])

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -55,7 +55,8 @@ func TestKeyTypes(t *testing.T) {
 			ctx := context.Background()
 			pool := pgtest.Pool(t)
 			if tt.before != "" {
-				if _, err := pool.Exec(ctx, tt.before); err != nil && (strings.Contains(tt.before, "icu") || strings.Contains(tt.before, "EXTENSION")) {
+				if _, err := pool.Exec(ctx, tt.before); err != nil &&
+					(strings.Contains(tt.before, "icu") || strings.Contains(tt.before, "EXTENSION")) {
 					t.Skipf("this server was built without it: %v", err)
 				} else {
 					require.NoError(t, err)
@@ -121,7 +122,8 @@ func TestVersionTypes(t *testing.T) {
 			stmt := upsert.Into[row]("things").OnConflict("id").Version("v").AnyVersionType().MustBuild()
 			many := func(v any) upsert.Outcome {
 				var out upsert.Outcome
-				_, err := stmt.ExecMany(ctx, pool, slices.Values([]row{{"many", v}}), func(_ int, r upsert.Result[row]) { out = r.Outcome })
+				_, err := stmt.ExecMany(ctx, pool, slices.Values([]row{{"many", v}}),
+					func(_ int, r upsert.Result[row]) { out = r.Outcome })
 				require.NoError(t, err, v)
 				return out
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -26,7 +26,8 @@ func TestUnreadable(t *testing.T) {
 	ctx := context.Background()
 	cfg := pgtest.Config(t)
 	pool := pgtest.PoolConfig(t, cfg)
-	exec(t, pool, "CREATE TABLE counts (id text PRIMARY KEY, n int, v int); INSERT INTO counts VALUES ('a', 300, 9)", pgx.QueryExecModeSimpleProtocol)
+	exec(t, pool, "CREATE TABLE counts (id text PRIMARY KEY, n int, v int); INSERT INTO counts VALUES ('a', 300, 9)",
+		pgx.QueryExecModeSimpleProtocol)
 	s := upsert.Into[row]("counts").OnConflict("id").Set("n").Version("v").MustBuild()
 	for _, d := range drivers(t, cfg) {
 		res, err := s.Exec(ctx, d.db, row{"a", 1, 2})
@@ -34,7 +35,8 @@ func TestUnreadable(t *testing.T) {
 		require.ErrorIs(t, res.Err, upsert.ErrUnreadable)
 		require.Equal(t, upsert.Stale, res.Outcome, d.name)
 		require.Equal(t, row{"a", 0, 9}, res.Stored, d.name)
-		sum, err := s.ExecMany(ctx, d.db, slices.Values([]row{{"a", 1, 2}, {d.name, 1, 2}}), func(_ int, r upsert.Result[row]) { res = r })
+		sum, err := s.ExecMany(ctx, d.db, slices.Values([]row{{"a", 1, 2}, {d.name, 1, 2}}),
+			func(_ int, r upsert.Result[row]) { res = r })
 		require.ErrorIs(t, err, upsert.ErrUnreadable, d.name)
 		require.Equal(t, upsert.Summary{Inserted: 1, Stale: 1}, sum, d.name)
 	}

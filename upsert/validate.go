@@ -129,7 +129,8 @@ func (p *plan) keyColumns() []string {
 func (p *plan) checkRule(s spec) error {
 	switch {
 	case len(s.rules) == 0:
-		return errors.New("nothing says which of two events stays; write Version(column) for the newest by the event's own time or number, " +
+		return errors.New("nothing says which of two events stays; write Version(column) for the newest by the event's own " +
+			"time or number, " +
 			"FirstWins() to keep the stored row, or LastWins() to overwrite it, also with what is older")
 	case len(s.rules) > 1:
 		return fmt.Errorf("%s and %s are both given; keep one", s.rules[0], s.rules[1])
@@ -186,11 +187,13 @@ func (p *plan) assign(s spec, fields []field) (map[string]role, error) {
 			case !has(name):
 				return nil, unknown(c.name, name, s.typ, fields)
 			case was == "OnConflict":
-				return nil, fmt.Errorf("%q is a key column, and named in %s; a key is never changed, so leave it out there", name, c.name)
+				return nil, fmt.Errorf("%q is a key column, and named in %s; a key is never changed, so leave it out there", name,
+					c.name)
 			case was == c.name:
 				return nil, fmt.Errorf("%s names %q twice", c.name, name)
 			case was != "" && c.name == "Version":
-				return nil, fmt.Errorf("%q is the version, and named in %s; the version is always written, so leave it out there", name, was)
+				return nil, fmt.Errorf("%q is the version, and named in %s; the version is always written, so leave it out there",
+					name, was)
 			case was != "":
 				return nil, fmt.Errorf("%q is named in %s and in %s; keep one", name, was, c.name)
 			}
@@ -205,12 +208,14 @@ func unknown(clause, name string, typ reflect.Type, fields []field) error {
 	for _, f := range fields {
 		names = append(names, f.column)
 	}
-	return fmt.Errorf("%s names %q, and no field of %s has that tag; it has %s", clause, name, typ, strings.Join(names, ", "))
+	return fmt.Errorf("%s names %q, and no field of %s has that tag; it has %s", clause, name, typ,
+		strings.Join(names, ", "))
 }
 
 func (p *plan) checkTarget(s spec, fields []field, roles map[string]role) error {
 	if len(p.keys) == 0 {
-		return errors.New("no OnConflict; name the columns of the unique key (without them PostgreSQL would swallow a clash with any constraint)")
+		return errors.New("no OnConflict; name the columns of the unique key (without them PostgreSQL would swallow a " +
+			"clash with any constraint)")
 	}
 	for _, k := range p.keys {
 		if k.expr == "" {
@@ -221,7 +226,8 @@ func (p *plan) checkTarget(s spec, fields []field, roles map[string]role) error 
 			return fmt.Errorf("the expression in OnConflict: %w", err)
 		}
 		if !slices.ContainsFunc(names, func(n string) bool { return roles[n] != roleRead }) {
-			return fmt.Errorf("OnConflict has the expression %q, and no column in it is written; name one of its columns in Set or SetOnInsert", k.expr)
+			return fmt.Errorf("OnConflict has the expression %q, and no column in it is written; name one of its columns in "+
+				"Set or SetOnInsert", k.expr)
 		}
 		p.names = append(p.names, names...)
 	}
@@ -241,7 +247,8 @@ func (p *plan) checkTombstone(s spec, fields []field) error {
 		return nil
 	}
 	if p.rule != byVersion {
-		return fmt.Errorf("Tombstone needs Version: with %s a late event would undo the deletion, or the deletion would be ignored", p.rule)
+		return fmt.Errorf("Tombstone needs Version: with %s a late event would undo the deletion, or the deletion would be "+
+			"ignored", p.rule)
 	}
 	if p.where != "" {
 		return errors.New("Tombstone on a partial target: a late event would insert a live row beside the deleted one; " +
@@ -249,8 +256,10 @@ func (p *plan) checkTombstone(s spec, fields []field) error {
 	}
 	f := fields[slices.IndexFunc(fields, func(f field) bool { return f.column == s.tombstone })]
 	switch {
-	case f.typ.Kind() == reflect.Bool, f.typ.Kind() == reflect.Pointer, f.typ.Implements(valuerType), reflect.PointerTo(f.typ).Implements(valuerType):
+	case f.typ.Kind() == reflect.Bool, f.typ.Kind() == reflect.Pointer, f.typ.Implements(valuerType),
+		reflect.PointerTo(f.typ).Implements(valuerType):
 		return nil
 	}
-	return fmt.Errorf("Tombstone(%q) is of type %s, which cannot say \"not deleted\"; use a bool or a pointer, such as *time.Time", s.tombstone, f.typ)
+	return fmt.Errorf("Tombstone(%q) is of type %s, which cannot say \"not deleted\"; use a bool or a pointer, such as "+
+		"*time.Time", s.tombstone, f.typ)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -64,7 +64,8 @@ func given[F any](v F) sample {
 var hostile = []map[string]string{
 	{
 		"DateStyle": "German", "IntervalStyle": "sql_standard", "TimeZone": "Asia/Kolkata", "extra_float_digits": "-15",
-		"bytea_output": "escape", "xmloption": "document", "standard_conforming_strings": "off", "escape_string_warning": "off",
+		"bytea_output": "escape", "xmloption": "document", "standard_conforming_strings": "off",
+		"escape_string_warning": "off",
 	},
 	{
 		"DateStyle": "SQL, DMY", "IntervalStyle": "iso_8601", "TimeZone": "America/St_Johns", "extra_float_digits": "0",
@@ -122,8 +123,14 @@ func located(t *testing.T, cfg *pgxpool.Config) *pgxpool.Pool {
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		zone := time.FixedZone("east", 5*3600)
 		m := conn.TypeMap()
-		m.RegisterType(&pgtype.Type{Name: "timestamp", OID: pgtype.TimestampOID, Codec: &pgtype.TimestampCodec{ScanLocation: zone}})
-		m.RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: zone}})
+		m.RegisterType(&pgtype.Type{
+			Name: "timestamp", OID: pgtype.TimestampOID,
+			Codec: &pgtype.TimestampCodec{ScanLocation: zone},
+		})
+		m.RegisterType(&pgtype.Type{
+			Name: "timestamptz", OID: pgtype.TimestamptzOID,
+			Codec: &pgtype.TimestamptzCodec{ScanLocation: zone},
+		})
 		return nil
 	}
 	return pgtest.PoolConfig(t, cfg)
@@ -144,9 +151,11 @@ func TestStoresWhatTheDriverStores(t *testing.T) {
 			absent[name], absent[name+"[]"] = true, true
 		}
 	}
-	bares := pgtest.LongMatrix(bareDrivers(t, cfg), func(b bare) string { return b.name }, "pgx cache statement", "pgx simple protocol", "postgres")
+	bares := pgtest.LongMatrix(bareDrivers(t, cfg), func(b bare) string { return b.name }, "pgx cache statement",
+		"pgx simple protocol", "postgres")
 	var ways []way
-	for _, d := range pgtest.LongMatrix(drivers(t, cfg), func(d driver) string { return d.name }, "pgx cache statement", "pgx simple protocol", "postgres sql.DB") {
+	for _, d := range pgtest.LongMatrix(drivers(t, cfg), func(d driver) string { return d.name }, "pgx cache statement",
+		"pgx simple protocol", "postgres sql.DB") {
 		ways = append(ways, way{d, pool, false})
 	}
 	at := located(t, cfg)
@@ -194,7 +203,8 @@ func TestStoresWhatTheDriverStores(t *testing.T) {
 // another one, the file has a section of theirs.
 func goldenRefusals(t *testing.T, server int) func(t *testing.T, typ string, refused []string) {
 	const file = "testdata/refused.txt"
-	const head = "# What pgx by itself stores in a column, and this package refuses: the column's type, and below it the values.\n" +
+	const head = "# What pgx by itself stores in a column, and this package refuses: the column's type, and below it " +
+		"the values.\n" +
 		"# A second section of a type is that of later servers.\n"
 	var mu sync.Mutex
 	found := map[string]string{}
@@ -261,7 +271,8 @@ type valueTest struct {
 func (c *valueTest) run(t *testing.T, id, typ string, s sample) {
 	t.Helper()
 	stored := func(table, id string) *string {
-		return get[*string](t, c.pool, "SELECT CASE WHEN v IS NOT NULL THEN pg_catalog.concat(v) END FROM "+table+" WHERE id = $1", id)
+		return get[*string](t, c.pool,
+			"SELECT CASE WHEN v IS NOT NULL THEN pg_catalog.concat(v) END FROM "+table+" WHERE id = $1", id)
 	}
 	kept := map[string]bool{}
 	var right *string
@@ -338,7 +349,8 @@ func (c *valueTest) strangely(t *testing.T, w way, id string, s sample) string {
 	if !strings.Contains(s.field.String(), "tring") && s.field.Kind() != reflect.Interface {
 		return "none"
 	}
-	if _, err := w.db.(*pgxpool.Pool).Exec(context.Background(), "INSERT INTO "+c.bare+" (id, v) VALUES ($1, $2)", w.name+id, s.value); err != nil {
+	if _, err := w.db.(*pgxpool.Pool).Exec(context.Background(), "INSERT INTO "+c.bare+" (id, v) VALUES ($1, $2)",
+		w.name+id, s.value); err != nil {
 		return "refused"
 	}
 	return form(get[*string](t, c.pool, "SELECT pg_catalog.concat(v) FROM "+c.bare+" WHERE id = $1", w.name+id))

@@ -64,7 +64,8 @@ func (p *plan) aroundProblems(l *layout, a *around, cat *catalog) []Problem {
 	r := &report{table: p.table.String()}
 	for _, child := range a.Children {
 		r.add(KindInheritance, "make it a partitioned table, or ALTER TABLE "+child+" NO INHERIT "+p.table.Quoted(),
-			"table %s inherits from it, and no unique index covers both: a row of a key that is there is inserted beside it", child)
+			"table %s inherits from it, and no unique index covers both: a row of a key that is there is inserted beside it",
+			child)
 	}
 	for _, rule := range a.Rules {
 		r.add(KindRule, fmt.Sprintf("DROP RULE %s ON %s", pg.Quote(rule), p.table.Quoted()),
@@ -72,7 +73,8 @@ func (p *plan) aroundProblems(l *layout, a *around, cat *catalog) []Problem {
 	}
 	for _, t := range a.Triggers {
 		if text := p.triggerProblem(t); text != "" && !p.accepts(t.Name) {
-			r.add(KindTrigger, fmt.Sprintf("DROP TRIGGER %s ON %s, let it fill columns of its own, or Accept(%q) where it is meant so",
+			r.add(KindTrigger, fmt.Sprintf("DROP TRIGGER %s ON %s, let it fill columns of its own, or Accept(%q) where it is "+
+				"meant so",
 				pg.Quote(t.Name), p.table.Quoted(), t.Name), "%s", text)
 		}
 	}
@@ -148,7 +150,8 @@ func (p *plan) viewProblems(ctx context.Context, db DB, conn pg.Conn, l *layout,
 		r.add(KindNotATable, "name the table in Into", "it is a view that PostgreSQL cannot turn into a write to one table")
 		return r.problems, nil
 	case a.Kind != "v":
-		r.add(KindNotATable, "name a table in Into", "it is no table, but a materialized view, a foreign table or a sequence, which take no ON CONFLICT")
+		r.add(KindNotATable, "name a table in Into",
+			"it is no table, but a materialized view, a foreign table or a sequence, which take no ON CONFLICT")
 		return r.problems, nil
 	}
 	var table pg.Name
@@ -159,7 +162,8 @@ func (p *plan) viewProblems(ctx context.Context, db DB, conn pg.Conn, l *layout,
 	switch state := sqlState(err); {
 	case state == noArbiter:
 		r.add(KindIndexMissing, "CREATE UNIQUE INDEX on the table of the view, on the columns behind "+writer{p: p}.target(),
-			"there is no unique index on exactly %s in the table of the view, so that every statement fails (42P10)", writer{p: p}.target())
+			"there is no unique index on exactly %s in the table of the view, so that every statement fails (42P10)",
+			writer{p: p}.target())
 		return r.problems, nil
 	case strings.HasPrefix(state, "42") && state != "42501", state == "0A000", state == "55000":
 		r.add(KindNotATable, "name the table in Into", "PostgreSQL does not take the statement on this view: %v", err)

@@ -68,7 +68,8 @@ func (p *plan) targetProblems(ctx context.Context, db DB, l *layout, cat *catalo
 	r := &report{table: p.table.String()}
 	if p.rule == byVersion && p.where != "" {
 		r.add(KindGuardPartial, "make the unique index full, and mark deleted rows with Tombstone",
-			"the version guards among the rows of the predicate alone: when the stored row has left it, a late event inserts a second one")
+			"the version guards among the rows of the predicate alone: when the stored row has left it, a late event inserts "+
+				"a second one")
 	}
 	want := index{Predicate: p.where}
 	for _, k := range p.keys {
@@ -78,7 +79,8 @@ func (p *plan) targetProblems(ctx context.Context, db DB, l *layout, cat *catalo
 		probed, err := p.probe(ctx, db)
 		if err != nil {
 			if wrong, ok := err.(targetError); ok {
-				r.add(KindTargetUnclear, "write the target and the predicate as the index has them", "PostgreSQL cannot make an index of the conflict target: %v", wrong.error)
+				r.add(KindTargetUnclear, "write the target and the predicate as the index has them",
+					"PostgreSQL cannot make an index of the conflict target: %v", wrong.error)
 				return r.problems, nil
 			}
 			return nil, err
@@ -117,18 +119,23 @@ func (p *plan) compareIndexes(ctx context.Context, db DB, r *report, l *layout, 
 		}
 		switch {
 		case i.Predicate != want.Predicate && want.Predicate == "":
-			near = append(near, fmt.Sprintf("index %s has them for the rows WHERE %s only; with Where(%q) it is the target", i.Name, i.Predicate, i.Predicate))
+			near = append(near, fmt.Sprintf("index %s has them for the rows WHERE %s only; with Where(%q) it is the target",
+				i.Name, i.Predicate, i.Predicate))
 			continue
 		case i.Predicate == "" && want.Predicate != "":
-			r.add(KindPredicate, "leave Where out", "the predicate WHERE %s does not match: index %s has none, so rows outside of it conflict too", p.where, i.Name)
+			r.add(KindPredicate, "leave Where out",
+				"the predicate WHERE %s does not match: index %s has none, so rows outside of it conflict too", p.where, i.Name)
 		case !i.Immediate:
-			r.add(KindConstraintDeferrable, fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, ADD UNIQUE %s", p.table.Quoted(), pg.Quote(i.Constraint), writer{p: p}.target()),
+			r.add(KindConstraintDeferrable,
+				fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, ADD UNIQUE %s", p.table.Quoted(), pg.Quote(i.Constraint),
+					writer{p: p}.target()),
 				"the constraint %s is deferrable; PostgreSQL takes none such for ON CONFLICT", i.Name)
 		case !i.Valid:
 			r.add(KindIndexInvalid, fmt.Sprintf("REINDEX INDEX %s%s", concurrently, pg.Quote(i.Name)),
 				"index %s is INVALID, the rest of a failed build, or of a partition without it; PostgreSQL does not use it", i.Name)
 		case !i.SameRule:
-			r.add(KindCollation, create, "index %s has another collation than its columns, so that it finds other strings equal than a comparison does", i.Name)
+			r.add(KindCollation, create, "index %s has another collation than its columns, so that it finds other strings "+
+				"equal than a comparison does", i.Name)
 		}
 		usable = true
 		p.nullProblems(r, l, i)
@@ -136,9 +143,11 @@ func (p *plan) compareIndexes(ctx context.Context, db DB, r *report, l *layout, 
 	switch {
 	case usable:
 	case len(weaker) > 0:
-		r.add(KindPredicate, create, "%s; PostgreSQL takes it, so rows outside of WHERE %s conflict too, and are written", strings.Join(weaker, "; "), p.where)
+		r.add(KindPredicate, create, "%s; PostgreSQL takes it, so rows outside of WHERE %s conflict too, and are written",
+			strings.Join(weaker, "; "), p.where)
 	default:
-		text := fmt.Sprintf("there is no unique index on exactly %s, so that every statement fails (42P10)", writer{p: p}.target())
+		text := fmt.Sprintf("there is no unique index on exactly %s, so that every statement fails (42P10)",
+			writer{p: p}.target())
 		if len(near) > 0 {
 			text += "; " + strings.Join(near, "; ")
 		}
@@ -147,15 +156,16 @@ func (p *plan) compareIndexes(ctx context.Context, db DB, r *report, l *layout, 
 	return nil
 }
 
-// nullProblems finds key columns whose NULLs are no conflict. This package sends none, but nothing else is kept from storing rows
-// that no upsert will ever find.
+// nullProblems finds key columns whose NULLs are no conflict. This package sends none, but nothing else is kept from
+// storing rows that no upsert will ever find.
 func (p *plan) nullProblems(r *report, l *layout, i index) {
 	if i.NullsAlike {
 		return
 	}
 	for _, name := range p.keyColumns() {
 		if !l.byName[name].NotNull {
-			r.add(KindColumnNullable, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", p.table.Quoted(), pg.Quote(name)),
+			r.add(KindColumnNullable, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", p.table.Quoted(),
+				pg.Quote(name)),
 				"the key column %s may be NULL, and index %s takes NULLs for different from each other", name, i.Name)
 		}
 	}

@@ -25,7 +25,10 @@ func (p *plan) probe(ctx context.Context, db DB) (*index, error) {
 			return err
 		}
 		var text string
-		if err := conn.Send(ctx, &pg.Stmt{SQL: catalogSQL, Args: []any{"pg_temp.pgonce_probe"}, Dest: []any{&text}}); err != nil {
+		if err := conn.Send(ctx, &pg.Stmt{
+			SQL: catalogSQL, Args: []any{"pg_temp.pgonce_probe"},
+			Dest: []any{&text},
+		}); err != nil {
 			return err
 		}
 		var c catalog
@@ -91,8 +94,11 @@ func (p *plan) targetWhere(predicate string) string {
 func (p *plan) explained(ctx context.Context, conn pg.Conn, table, target string) (pg.Name, error) {
 	columns := strings.Join(writer{p: p}.columns(), ", ")
 	var text string
-	err := conn.Send(ctx, &pg.Stmt{Dest: []any{&text}, SQL: "EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) INSERT INTO " + table + " AS t (" + columns + ") SELECT " +
-		columns + " FROM " + table + " AS s ON CONFLICT " + target + " DO NOTHING"})
+	err := conn.Send(ctx, &pg.Stmt{
+		Dest: []any{&text},
+		SQL: "EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) INSERT INTO " + table + " AS t (" + columns + ") SELECT " +
+			columns + " FROM " + table + " AS s ON CONFLICT " + target + " DO NOTHING",
+	})
 	if err != nil {
 		return pg.Name{}, err
 	}
@@ -134,7 +140,8 @@ func undone(ctx context.Context, db DB, fn func(pg.Conn) error) (err error) {
 			return err
 		}
 		defer undo(func(ctx context.Context) error {
-			return conn.Send(ctx, &pg.Stmt{SQL: "ROLLBACK TO SAVEPOINT pgonce_probe"}, &pg.Stmt{SQL: "RELEASE SAVEPOINT pgonce_probe"})
+			return conn.Send(ctx, &pg.Stmt{SQL: "ROLLBACK TO SAVEPOINT pgonce_probe"},
+				&pg.Stmt{SQL: "RELEASE SAVEPOINT pgonce_probe"})
 		})
 		return fn(conn)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/upsert"
 )
 
@@ -18,7 +18,8 @@ func TestVerify(t *testing.T) {
 	t.Parallel()
 	const columns = "tenant text NOT NULL, email text NOT NULL, name text, deleted_at timestamptz, v int"
 	full := upsert.Into[account]("accounts").OnConflict("tenant", "email").Set("name").Version("v")
-	partial := upsert.Into[account]("accounts").OnConflict("email").Where("deleted_at IS NULL").Set("name", "tenant").LastWins()
+	partial := upsert.Into[account]("accounts").OnConflict("email").Where("deleted_at IS NULL").Set("name",
+		"tenant").LastWins()
 	lower := upsert.Into[account]("accounts").OnConflict("lower(email)").Set("email", "name", "tenant").Version("v")
 	tests := []struct {
 		name    string
@@ -28,46 +29,150 @@ func TestVerify(t *testing.T) {
 		fix     string
 	}{
 		{"sound", "CREATE TABLE accounts (" + columns + ", PRIMARY KEY (email, tenant))", full, "", ""},
-		{"sound, index", "CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX ON accounts (tenant, email) INCLUDE (name)", full, "", ""},
-		{"sound, partial", "CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX ON accounts (email) WHERE (deleted_at IS NULL)", partial, "", ""},
-		{"sound, expression", "CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX ON accounts (Lower( email ))", lower, "", ""},
+		{"sound, index", "CREATE TABLE accounts (" + columns +
+			"); CREATE UNIQUE INDEX ON accounts (tenant, email) INCLUDE (name)", full, "", ""},
+		{"sound, partial", "CREATE TABLE accounts (" + columns +
+			"); CREATE UNIQUE INDEX ON accounts (email) WHERE (deleted_at IS NULL)", partial, "", ""},
+		{
+			"sound, expression", "CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX ON accounts (Lower( email ))",
+			lower, "", "",
+		},
 		{"table missing", "SELECT 1", full, "there is no such table", ""},
-		{"column missing", "CREATE TABLE accounts (tenant text, email text, name text, v int, PRIMARY KEY (tenant, email))", full, `the tag "deleted_at" names no column`, "ALTER TABLE accounts ADD deleted_at timestamptz"},
-		{"no index", "CREATE TABLE accounts (" + columns + ")", full, "no unique index on exactly", "CREATE UNIQUE INDEX ON accounts (tenant, email)"},
-		{"an index that is not unique", "CREATE TABLE accounts (" + columns + "); CREATE INDEX ON accounts (tenant, email)", full, "no unique index on exactly", "CREATE UNIQUE INDEX ON accounts (tenant, email)"},
-		{"a column too many", "CREATE TABLE accounts (" + columns + ", UNIQUE (tenant, email, v))", full, "no unique index on exactly", "ALTER TABLE accounts ADD UNIQUE (tenant, email)"},
-		{"an expression of that name", `CREATE TABLE accounts (` + columns + `); CREATE UNIQUE INDEX ON accounts (tenant, (email || ''))`, full, "no unique index on exactly", "ALTER TABLE accounts ADD UNIQUE (tenant, email); DROP INDEX accounts_tenant_expr_idx"},
-		{"deferrable", "CREATE TABLE accounts (" + columns + ", CONSTRAINT once UNIQUE (tenant, email) DEFERRABLE)", full, "constraint once is deferrable", `ALTER TABLE "accounts" DROP CONSTRAINT "once", ADD UNIQUE ("tenant", "email")`},
-		{"partial index", "CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX live ON accounts (tenant, email) WHERE deleted_at IS NULL", full, `index live has them for the rows WHERE (deleted_at IS NULL) only`, "CREATE UNIQUE INDEX ON accounts (tenant, email)"},
-		{"another predicate", "CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX live ON accounts (email) WHERE deleted_at IS NULL AND v > 0", partial, "the predicate of index live is another: WHERE ((deleted_at IS NULL) AND (v > 0))", "CREATE UNIQUE INDEX ON accounts (email) WHERE deleted_at IS NULL"},
-		{"a weaker predicate", "CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX live ON accounts (email) WHERE deleted_at IS NULL OR v > 0", partial, "the predicate of index live is another", "CREATE UNIQUE INDEX ON accounts (email) WHERE deleted_at IS NULL"},
-		{"predicate on a full index", "CREATE TABLE accounts (" + columns + ", UNIQUE (email))", partial, "has none, so rows outside of it conflict too", ""},
-		{"another expression", "CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX ON accounts (upper(email))", lower, "no unique index on exactly", "CREATE UNIQUE INDEX ON accounts (lower(email))"},
-		{"an expression of an unknown function", "CREATE TABLE accounts (" + columns + ")", upsert.Into[account]("accounts").OnConflict("fold(email)").Set("email", "tenant").Version("v"), "PostgreSQL cannot make an index of the conflict target", ""},
-		{"a predicate on an unknown column", "CREATE TABLE accounts (" + columns + ")", upsert.Into[account]("accounts").OnConflict("email").Where("alive").Set("name", "tenant").LastWins(), "PostgreSQL cannot make an index of the conflict target", ""},
-		{"nullable key", "CREATE TABLE accounts (tenant text, email text NOT NULL, name text, deleted_at timestamptz, v int, UNIQUE (tenant, email))", full, "the key column tenant may be NULL", "ALTER TABLE accounts ALTER tenant SET NOT NULL"},
-		{"version on a partial target", "CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX ON accounts (email) WHERE deleted_at IS NULL", upsert.Into[account]("accounts").OnConflict("email").Where("deleted_at IS NULL").Set("name", "tenant").Version("v"), "a late event inserts a second one", ""},
-		{"version without zone", "CREATE TABLE accounts (" + strings.Replace(columns, "v int", "v timestamp", 1) + ", PRIMARY KEY (tenant, email))", full, "the version v is a timestamp without time zone", "ALTER TABLE accounts ALTER v TYPE int USING extract(epoch FROM v)"},
-		{"version is text", "CREATE TABLE accounts (" + strings.Replace(columns, "v int", "v text", 1) + ", PRIMARY KEY (tenant, email))", full, `the version v is text, which may not sort`, "ALTER TABLE accounts ALTER v TYPE bigint USING v::bigint"},
-		{"version is text, asked for", "CREATE TABLE accounts (" + strings.Replace(columns, "v int", "v text", 1) + ", PRIMARY KEY (tenant, email))", full.AnyVersionType(), "", ""},
-		{"generated", "CREATE TABLE accounts (" + strings.Replace(columns, "name text", "name text GENERATED ALWAYS AS (upper(email)) STORED", 1) + ", PRIMARY KEY (tenant, email))", full, "column name is generated", ""},
-		{"identity", "CREATE TABLE accounts (" + strings.Replace(columns, "v int", "v int GENERATED ALWAYS AS IDENTITY", 1) + ", PRIMARY KEY (tenant, email))", full, "GENERATED ALWAYS AS IDENTITY", "ALTER TABLE accounts ALTER v SET GENERATED BY DEFAULT"},
-		{"never written", "CREATE TABLE accounts (" + columns + ", plan text NOT NULL, PRIMARY KEY (tenant, email))", full, "column plan is NOT NULL and has no default", "ALTER TABLE accounts ALTER plan SET DEFAULT 'free'"},
-		{"a tombstone of a row that has no NULLs", "CREATE TABLE accounts (" + strings.Replace(columns, "name text", "name text NOT NULL", 1) + ", PRIMARY KEY (tenant, email))", full.Tombstone("deleted_at"), "", ""},
-		{"another collation", `CREATE TABLE accounts (` + columns + `); CREATE UNIQUE INDEX odd ON accounts (tenant, email COLLATE "POSIX")`, full, "index odd has another collation", `DROP INDEX odd; CREATE UNIQUE INDEX ON accounts (tenant, email)`},
-		{"trigger", "CREATE TABLE accounts (" + columns + ", PRIMARY KEY (tenant, email)); " +
-			"CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.V := 7; RETURN NEW; END'; " +
-			"CREATE TRIGGER touch BEFORE INSERT OR UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION touch()", full, "trigger touch (function touch) runs before a row is written and mentions v", "DROP TRIGGER touch ON accounts"},
-		{"a trigger's argument", "CREATE TABLE accounts (" + columns + ", PRIMARY KEY (tenant, email)); " +
-			"CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; " +
-			"CREATE TRIGGER touch BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION touch('x', 'v')", full, "mentions v", "ALTER TABLE accounts DISABLE TRIGGER touch"},
+		{
+			"column missing", "CREATE TABLE accounts (tenant text, email text, name text, v int, PRIMARY KEY (tenant, email))",
+			full, `the tag "deleted_at" names no column`, "ALTER TABLE accounts ADD deleted_at timestamptz",
+		},
+		{
+			"no index", "CREATE TABLE accounts (" + columns + ")", full, "no unique index on exactly",
+			"CREATE UNIQUE INDEX ON accounts (tenant, email)",
+		},
+		{
+			"an index that is not unique", "CREATE TABLE accounts (" + columns + "); CREATE INDEX ON accounts (tenant, email)",
+			full, "no unique index on exactly", "CREATE UNIQUE INDEX ON accounts (tenant, email)",
+		},
+		{
+			"a column too many", "CREATE TABLE accounts (" + columns + ", UNIQUE (tenant, email, v))", full,
+			"no unique index on exactly", "ALTER TABLE accounts ADD UNIQUE (tenant, email)",
+		},
+		{
+			"an expression of that name",
+			`CREATE TABLE accounts (` + columns + `); CREATE UNIQUE INDEX ON accounts (tenant, (email || ''))`, full,
+			"no unique index on exactly", "ALTER TABLE accounts ADD UNIQUE (tenant, email); DROP INDEX accounts_tenant_expr_idx",
+		},
+		{
+			"deferrable", "CREATE TABLE accounts (" + columns + ", CONSTRAINT once UNIQUE (tenant, email) DEFERRABLE)", full,
+			"constraint once is deferrable", `ALTER TABLE "accounts" DROP CONSTRAINT "once", ADD UNIQUE ("tenant", "email")`,
+		},
+		{
+			"partial index", "CREATE TABLE accounts (" + columns +
+				"); CREATE UNIQUE INDEX live ON accounts (tenant, email) WHERE deleted_at IS NULL", full,
+			`index live has them for the rows WHERE (deleted_at IS NULL) only`,
+			"CREATE UNIQUE INDEX ON accounts (tenant, email)",
+		},
+		{
+			"another predicate", "CREATE TABLE accounts (" + columns +
+				"); CREATE UNIQUE INDEX live ON accounts (email) WHERE deleted_at IS NULL AND v > 0", partial,
+			"the predicate of index live is another: WHERE ((deleted_at IS NULL) AND (v > 0))",
+			"CREATE UNIQUE INDEX ON accounts (email) WHERE deleted_at IS NULL",
+		},
+		{
+			"a weaker predicate", "CREATE TABLE accounts (" + columns +
+				"); CREATE UNIQUE INDEX live ON accounts (email) WHERE deleted_at IS NULL OR v > 0", partial,
+			"the predicate of index live is another", "CREATE UNIQUE INDEX ON accounts (email) WHERE deleted_at IS NULL",
+		},
+		{
+			"predicate on a full index", "CREATE TABLE accounts (" + columns + ", UNIQUE (email))", partial,
+			"has none, so rows outside of it conflict too", "",
+		},
+		{
+			"another expression", "CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX ON accounts (upper(email))",
+			lower, "no unique index on exactly", "CREATE UNIQUE INDEX ON accounts (lower(email))",
+		},
+		{
+			"an expression of an unknown function", "CREATE TABLE accounts (" + columns + ")",
+			upsert.Into[account]("accounts").OnConflict("fold(email)").Set("email", "tenant").Version("v"),
+			"PostgreSQL cannot make an index of the conflict target", "",
+		},
+		{
+			"a predicate on an unknown column", "CREATE TABLE accounts (" + columns + ")",
+			upsert.Into[account]("accounts").OnConflict("email").Where("alive").Set("name", "tenant").LastWins(),
+			"PostgreSQL cannot make an index of the conflict target", "",
+		},
+		{
+			"nullable key", "CREATE TABLE accounts (tenant text, email text NOT NULL, name text, deleted_at timestamptz, v " +
+				"int, UNIQUE (tenant, email))", full, "the key column tenant may be NULL",
+			"ALTER TABLE accounts ALTER tenant SET NOT NULL",
+		},
+		{
+			"version on a partial target",
+			"CREATE TABLE accounts (" + columns + "); CREATE UNIQUE INDEX ON accounts (email) WHERE deleted_at IS NULL",
+			upsert.Into[account]("accounts").OnConflict("email").Where("deleted_at IS NULL").Set("name",
+				"tenant").Version("v"), "a late event inserts a second one", "",
+		},
+		{
+			"version without zone", "CREATE TABLE accounts (" + strings.Replace(columns, "v int", "v timestamp", 1) +
+				", PRIMARY KEY (tenant, email))", full, "the version v is a timestamp without time zone",
+			"ALTER TABLE accounts ALTER v TYPE int USING extract(epoch FROM v)",
+		},
+		{
+			"version is text", "CREATE TABLE accounts (" + strings.Replace(columns, "v int", "v text", 1) +
+				", PRIMARY KEY (tenant, email))", full, `the version v is text, which may not sort`,
+			"ALTER TABLE accounts ALTER v TYPE bigint USING v::bigint",
+		},
+		{
+			"version is text, asked for",
+			"CREATE TABLE accounts (" + strings.Replace(columns, "v int", "v text", 1) + ", PRIMARY KEY (tenant, email))",
+			full.AnyVersionType(), "", "",
+		},
+		{
+			"generated", "CREATE TABLE accounts (" + strings.Replace(columns, "name text",
+				"name text GENERATED ALWAYS AS (upper(email)) STORED", 1) + ", PRIMARY KEY (tenant, email))", full,
+			"column name is generated", "",
+		},
+		{
+			"identity", "CREATE TABLE accounts (" + strings.Replace(columns, "v int", "v int GENERATED ALWAYS AS IDENTITY", 1) +
+				", PRIMARY KEY (tenant, email))", full, "GENERATED ALWAYS AS IDENTITY",
+			"ALTER TABLE accounts ALTER v SET GENERATED BY DEFAULT",
+		},
+		{
+			"never written", "CREATE TABLE accounts (" + columns + ", plan text NOT NULL, PRIMARY KEY (tenant, email))", full,
+			"column plan is NOT NULL and has no default", "ALTER TABLE accounts ALTER plan SET DEFAULT 'free'",
+		},
+		{
+			"a tombstone of a row that has no NULLs",
+			"CREATE TABLE accounts (" + strings.Replace(columns, "name text", "name text NOT NULL", 1) +
+				", PRIMARY KEY (tenant, email))", full.Tombstone("deleted_at"), "", "",
+		},
+		{
+			"another collation", `CREATE TABLE accounts (` + columns +
+				`); CREATE UNIQUE INDEX odd ON accounts (tenant, email COLLATE "POSIX")`, full, "index odd has another collation",
+			`DROP INDEX odd; CREATE UNIQUE INDEX ON accounts (tenant, email)`,
+		},
+		{
+			"trigger", "CREATE TABLE accounts (" + columns + ", PRIMARY KEY (tenant, email)); " +
+				"CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.V := 7; RETURN NEW; END'; " +
+				"CREATE TRIGGER touch BEFORE INSERT OR UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION touch()", full,
+			"trigger touch (function touch) runs before a row is written and mentions v", "DROP TRIGGER touch ON accounts",
+		},
+		{
+			"a trigger's argument", "CREATE TABLE accounts (" + columns + ", PRIMARY KEY (tenant, email)); " +
+				"CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; " +
+				"CREATE TRIGGER touch BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION touch('x', 'v')", full, "mentions v",
+			"ALTER TABLE accounts DISABLE TRIGGER touch",
+		},
 		{"other triggers", "CREATE TABLE accounts (" + columns + ", PRIMARY KEY (tenant, email)); " +
 			"CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.deleted_at := vv; RETURN NEW; END'; " +
 			"CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.v := 1; RETURN NEW; END'; " +
 			"CREATE TRIGGER late AFTER UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION late(); " +
 			"CREATE TRIGGER touch BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION touch()", full, "", ""},
-		{"partition without the index", "CREATE TABLE accounts (" + columns + ") PARTITION BY HASH (email); CREATE TABLE accounts_0 PARTITION OF accounts FOR VALUES WITH (MODULUS 1, REMAINDER 0); " +
-			"CREATE UNIQUE INDEX bad ON ONLY accounts (tenant, email)", full, "index bad is INVALID", "CREATE UNIQUE INDEX ON accounts_0 (tenant, email); ALTER INDEX bad ATTACH PARTITION accounts_0_tenant_email_idx"},
+		{
+			"partition without the index",
+			"CREATE TABLE accounts (" + columns +
+				") PARTITION BY HASH (email); CREATE TABLE accounts_0 PARTITION OF accounts FOR VALUES WITH (MODULUS 1, " +
+				"REMAINDER 0); " +
+				"CREATE UNIQUE INDEX bad ON ONLY accounts (tenant, email)", full, "index bad is INVALID",
+			"CREATE UNIQUE INDEX ON accounts_0 (tenant, email); ALTER INDEX bad ATTACH PARTITION accounts_0_tenant_email_idx",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -138,7 +243,8 @@ func TestVerifyNullsNotDistinct(t *testing.T) {
 		t.Skip("NULLS NOT DISTINCT came with PostgreSQL 15")
 	}
 	pool := pgtest.Pool(t)
-	exec(t, pool, "CREATE TABLE accounts (tenant text, email text, name text, deleted_at timestamptz, v int, UNIQUE NULLS NOT DISTINCT (tenant, email))")
+	exec(t, pool, "CREATE TABLE accounts (tenant text, email text, name text, deleted_at timestamptz, v int, UNIQUE "+
+		"NULLS NOT DISTINCT (tenant, email))")
 	stmt := upsert.Into[account]("accounts").OnConflict("tenant", "email").Set("name").Version("v").MustBuild()
 	require.NoError(t, upsert.Verify(context.Background(), pool, stmt))
 }

@@ -50,7 +50,8 @@ func (p *plan) triggerProblem(t trigger) string {
 		reasons = p.rowReasons(t, source)
 	}
 	if changesTable(source, p.table) {
-		reasons = append(reasons, "changes or deletes rows of the table itself, so that what was reported as written may not be there")
+		reasons = append(reasons, "changes or deletes rows of the table itself, so that what was reported as written may "+
+			"not be there")
 	}
 	if len(reasons) == 0 {
 		return ""
@@ -70,9 +71,11 @@ func (p *plan) rowReasons(t trigger, source string) []string {
 		switch {
 		case !changed["*"] && !changed[strings.ToLower(m.column)] || m.role == roleVersion || m.role == roleOnInsert:
 		case m.role == roleKey:
-			reasons = append(reasons, "changes the key column "+m.column+": the row is stored where the same event does not find it")
+			reasons = append(reasons, "changes the key column "+m.column+
+				": the row is stored where the same event does not find it")
 		default:
-			reasons = append(reasons, "changes "+m.column+": the same event differs from what is stored, and is an error the second time")
+			reasons = append(reasons, "changes "+m.column+
+				": the same event differs from what is stored, and is an error the second time")
 		}
 	}
 	for _, m := range returns.FindAllStringSubmatch(source, -1) {
@@ -110,7 +113,9 @@ func changes(source string) map[string]bool {
 // changesTable says that source has a statement that updates, deletes or truncates the table.
 func changesTable(source string, table pg.Name) bool {
 	name := `"?` + regexp.QuoteMeta(strings.ToLower(table.Table)) + `"?`
-	return regexp.MustCompile(begins + `(?:update|delete\s+from|truncate(?:\s+table)?)\s+(?:only\s+)?(?:"?\w+"?\s*\.\s*)?` + name + `(?:\W|$)`).MatchString(source)
+	return regexp.MustCompile(begins +
+		`(?:update|delete\s+from|truncate(?:\s+table)?)\s+(?:only\s+)?(?:"?\w+"?\s*\.\s*)?` + name +
+		`(?:\W|$)`).MatchString(source)
 }
 
 // code returns source in small letters, with blanks for comments and strings.

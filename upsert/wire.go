@@ -210,7 +210,8 @@ func (r *reader) level(b *strings.Builder, oid uint32, sizes []int32) {
 			b.WriteString("NULL")
 			continue
 		}
-		writeItem(b, text, text == "" || strings.EqualFold(text, "NULL") || strings.ContainsAny(text, "\"\\{}"+blanks+r.delimiter(oid)))
+		writeItem(b, text, text == "" || strings.EqualFold(text, "NULL") || strings.ContainsAny(text,
+			"\"\\{}"+blanks+r.delimiter(oid)))
 	}
 	b.WriteByte('}')
 }

@@ -58,7 +58,8 @@ func binaryText(oid uint32, b []byte) (string, error) {
 		if len(b) > 0 {
 			return string(b[1:]), nil // behind the number of its version
 		}
-	case pgtype.PointOID, pgtype.LineOID, pgtype.LsegOID, pgtype.BoxOID, pgtype.PathOID, pgtype.PolygonOID, pgtype.CircleOID:
+	case pgtype.PointOID, pgtype.LineOID, pgtype.LsegOID, pgtype.BoxOID, pgtype.PathOID, pgtype.PolygonOID,
+		pgtype.CircleOID:
 		return shapeText(oid, b)
 	case moneyOID:
 		if len(b) == 8 {
@@ -97,8 +98,8 @@ func shorter(text string) string {
 	return whole + strings.TrimRight(strings.TrimRight("."+digits, "0"), ".") + rest[6:]
 }
 
-// infiniteIntervals is the server_version_num from which an interval can be infinite. Before, the same bytes are the least
-// and the greatest of them.
+// infiniteIntervals is the server_version_num from which an interval can be infinite. Before, the same bytes are the
+// least and the greatest of them.
 const infiniteIntervals = 170000
 
 // forever is the binary form of an infinite interval, as pgx reads it.
@@ -189,8 +190,8 @@ func writeItem(b *strings.Builder, text string, quoted bool) {
 	b.WriteString(text)
 }
 
-// writeDoubled writes a part of a row or a range, in quotes where it is empty or holds one of special, and with what has
-// a meaning there doubled.
+// writeDoubled writes a part of a row or a range, in quotes where it is empty or holds one of special, and with what
+// has a meaning there doubled.
 func writeDoubled(b *strings.Builder, text, special string) {
 	if text != "" && !strings.ContainsAny(text, `"\`+blanks+special) {
 		b.WriteString(text)

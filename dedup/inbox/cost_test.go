@@ -15,10 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup/inbox"
-	"github.com/pgonce/pgonce/internal/faultconn"
 	engine "github.com/pgonce/pgonce/internal/inbox"
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // trips counts what the client sends: pgx writes once a round trip.
@@ -102,7 +102,8 @@ func TestWrites(t *testing.T) {
 	pool.Reset()
 	require.Eventually(t, func() bool {
 		var n [3]int
-		require.NoError(t, pool.QueryRow(ctx, `SELECT n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_user_tables WHERE relname = 'inbox'`).
+		require.NoError(t, pool.QueryRow(ctx,
+			`SELECT n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_user_tables WHERE relname = 'inbox'`).
 			Scan(&n[0], &n[1], &n[2]))
 		return n == [3]int{100, 200, 0}
 	}, 20*time.Second, 20*time.Millisecond)
@@ -158,8 +159,8 @@ func fill(t testing.TB, pool *pgxpool.Pool, n int) {
 	execSQL(t, pool, `VACUUM ANALYZE inbox`)
 }
 
-// No call that succeeds leaves a failed span, a log line of an error, or an error in the server's log: each of those has
-// come to the client as an ErrorResponse.
+// No call that succeeds leaves a failed span, a log line of an error, or an error in the server's log: each of those
+// has come to the client as an ErrorResponse.
 func TestSuccessLeavesNoError(t *testing.T) {
 	t.Parallel()
 	for _, mode := range execModes {

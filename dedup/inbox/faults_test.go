@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup/inbox"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // Sessions of workers are killed at random, from the server's side, while messages are stored and come again: each has
@@ -60,7 +60,8 @@ func TestKilledSessions(t *testing.T) {
 	stop()
 	require.ErrorIs(t, <-ended, context.Canceled)
 	require.GreaterOrEqual(t, kills.Load(), int64(enough))
-	t.Logf("%d sessions were killed; %d attempts were made", kills.Load(), count(t, pool, `SELECT sum(attempt) FROM inbox`))
+	t.Logf("%d sessions were killed; %d attempts were made", kills.Load(),
+		count(t, pool, `SELECT sum(attempt) FROM inbox`))
 	rows, err := pool.Query(t.Context(), `SELECT key, array_agg(id ORDER BY n) FROM sequence GROUP BY key`)
 	require.NoError(t, err)
 	got := map[string][]string{}

@@ -173,9 +173,10 @@ func TestHeal(t *testing.T) {
 	pool := migrated(t)
 	all, ids := numbered("k", 3)
 	store(t, pool, all...)
-	_, err := inbox.Worker{MaxAttempts: 1}.Drain(t.Context(), pool, func(_ context.Context, _ pgx.Tx, m inbox.Message) error {
-		return errors.New("fails")
-	})
+	_, err := inbox.Worker{MaxAttempts: 1}.Drain(t.Context(), pool,
+		func(_ context.Context, _ pgx.Tx, m inbox.Message) error {
+			return errors.New("fails")
+		})
 	require.Error(t, err)
 	execSQL(t, pool, `DELETE FROM inbox WHERE message_id = $1`, ids[0])
 	require.Zero(t, drain(t, pool, insert))

@@ -142,18 +142,21 @@ func TestPair(t *testing.T) {
 	// The broker has the event, and the relay does not know: it is published again, under the same id.
 	ids := map[string]int{}
 	var outs []idem.Outcome
-	relay := outbox.Relay{MinRetry: 1, MaxRetry: 1, Publisher: outbox.PublisherFunc(func(ctx context.Context, all []outbox.Event) error {
-		for _, e := range all {
-			ids[e.ID]++
-			out, err := consume(ctx, pool, e)
-			require.NoError(t, err)
-			outs = append(outs, out)
-		}
-		if len(outs) == 1 {
-			return outbox.ErrUnavailable
-		}
-		return nil
-	})}
+	relay := outbox.Relay{
+		MinRetry: 1, MaxRetry: 1,
+		Publisher: outbox.PublisherFunc(func(ctx context.Context, all []outbox.Event) error {
+			for _, e := range all {
+				ids[e.ID]++
+				out, err := consume(ctx, pool, e)
+				require.NoError(t, err)
+				outs = append(outs, out)
+			}
+			if len(outs) == 1 {
+				return outbox.ErrUnavailable
+			}
+			return nil
+		}),
+	}
 	_, err = relay.Drain(ctx, pool)
 	require.ErrorIs(t, err, outbox.ErrUnavailable)
 	require.Equal(t, 1, events())

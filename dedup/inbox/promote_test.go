@@ -10,11 +10,11 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/dedup/inbox"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
-// together has the transactions that end the first two messages wait for each other at their COMMIT, so that neither sees
-// the other's end.
+// together has the transactions that end the first two messages wait for each other at their COMMIT, so that neither
+// sees the other's end.
 const together = `
 CREATE FUNCTION together() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -16,7 +16,7 @@ import (
 	"github.com/pgonce/pgonce/dedup/inbox"
 	engine "github.com/pgonce/pgonce/internal/inbox"
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // TestStoreRate compares storing with bare inserts: 4 writers, bodies of 1,000 bytes, in turns, so that what else the
@@ -32,7 +32,8 @@ func TestStoreRate(t *testing.T) {
 	execSQL(t, pool, `CREATE TABLE bare (id text COLLATE "C" PRIMARY KEY, body bytea NOT NULL)`)
 	body := make([]byte, 1000)
 	var next atomic.Int64
-	name := func() string { return fmt.Sprintf("%016x", uint64(next.Add(1))*0x9e3779b97f4a7c15) } // scattered, as UUIDv4 are
+	// scattered, as UUIDv4 are
+	name := func() string { return fmt.Sprintf("%016x", uint64(next.Add(1))*0x9e3779b97f4a7c15) }
 	ways := []func(ctx context.Context) error{
 		func(ctx context.Context) error {
 			_, err := pool.Exec(ctx, `INSERT INTO bare (id, body) VALUES ($1, $2)`, name(), body)
@@ -83,8 +84,8 @@ func perSecond(t *testing.T, f func(ctx context.Context) error) float64 {
 	return float64(done.Load()) / time.Since(begun).Seconds()
 }
 
-// TestClaimTime compares a claim of 1,000 waiting messages with one of a million: the blocks that it touches, which may be
-// one and a half times as many, and medians of 1,000 claims each, rolled back, in turns.
+// TestClaimTime compares a claim of 1,000 waiting messages with one of a million: the blocks that it touches, which
+// may be one and a half times as many, and medians of 1,000 claims each, rolled back, in turns.
 func TestClaimTime(t *testing.T) {
 	if os.Getenv("PGONCE_LONG") == "" {
 		return // a measurement; see TestManyWaiting
@@ -121,7 +122,8 @@ func TestClaimTime(t *testing.T) {
 		slices.Sort(times[i])
 	}
 	few, many := times[0][len(times[0])/2], times[1][len(times[1])/2]
-	t.Logf("a claim takes %v of %d waiting, %v of %d: %.2f times", few, sizes[0], many, sizes[1], float64(many)/float64(few))
+	t.Logf("a claim takes %v of %d waiting, %v of %d: %.2f times", few, sizes[0], many, sizes[1],
+		float64(many)/float64(few))
 }
 
 // noDB begins nothing, so that a step ends behind its claim.

@@ -16,7 +16,7 @@ import (
 	"github.com/pgonce/pgonce/dedup/inbox"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // What is stored comes back as it was, in whatever mode pgx is; what is rolled back does not; a duplicate is told, in
@@ -115,7 +115,9 @@ func TestNames(t *testing.T) {
 	stored, refused := 0, 0
 	for i, text := range texts {
 		for j, m := range []inbox.Message{
-			{Source: text, Operation: "o", ID: "1"}, {Source: "s", Operation: text, ID: "1"}, {Source: "s", Operation: "o", ID: text},
+			{Source: text, Operation: "o", ID: "1"},
+			{Source: "s", Operation: text, ID: "1"},
+			{Source: "s", Operation: "o", ID: text},
 		} {
 			want := idem.Scope{Source: m.Source, Operation: m.Operation}.Key(m.ID).Validate()
 			out, err := inbox.Store(t.Context(), pool, m)
@@ -246,7 +248,8 @@ func TestDuplicateInEveryState(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, n)
 	again(t, pool, m) // waiting again
-	_, err = inbox.Worker{MaxAttempts: 2}.Drain(ctx, pool, func(context.Context, pgx.Tx, inbox.Message) error { return errors.New("fails") })
+	_, err = inbox.Worker{MaxAttempts: 2}.Drain(ctx, pool,
+		func(context.Context, pgx.Tx, inbox.Message) error { return errors.New("fails") })
 	require.Error(t, err)
 	again(t, pool, m) // waiting for its next attempt
 	execSQL(t, pool, `UPDATE inbox SET due_at = now()`)
@@ -260,7 +263,8 @@ func TestDuplicateInEveryState(t *testing.T) {
 
 	d := msg("", "2")
 	store(t, pool, d)
-	_, err = inbox.Worker{MaxAttempts: 1}.Drain(ctx, pool, func(context.Context, pgx.Tx, inbox.Message) error { return errors.New("fails") })
+	_, err = inbox.Worker{MaxAttempts: 1}.Drain(ctx, pool,
+		func(context.Context, pgx.Tx, inbox.Message) error { return errors.New("fails") })
 	require.Error(t, err)
 	n, err = table.Discard(ctx, pool, inbox.Filter{})
 	require.NoError(t, err)
@@ -270,7 +274,8 @@ func TestDuplicateInEveryState(t *testing.T) {
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM inbox`))
 
 	// The same id of another source, or for another operation, is another message.
-	store(t, pool, inbox.Message{Source: "s2", Operation: "o", ID: "1"}, inbox.Message{Source: "s", Operation: "o2", ID: "1"})
+	store(t, pool, inbox.Message{Source: "s2", Operation: "o", ID: "1"},
+		inbox.Message{Source: "s", Operation: "o2", ID: "1"})
 }
 
 // A duplicate writes nothing: no row, no dead row, no number, no transaction id.

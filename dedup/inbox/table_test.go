@@ -14,7 +14,7 @@ import (
 	"github.com/pgonce/pgonce/dedup/inbox"
 	engine "github.com/pgonce/pgonce/internal/inbox"
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // inStates stores a message of each state, of the id that is the state's name, and returns the states.
@@ -22,7 +22,10 @@ func inStates(t *testing.T, pool *pgxpool.Pool) []inbox.State {
 	t.Helper()
 	states := []inbox.State{inbox.Waiting, inbox.Handled, inbox.Dead, inbox.Discarded}
 	for _, s := range states[1:] {
-		store(t, pool, inbox.Message{Source: "s", Operation: "o", ID: s.String(), Body: []byte{}, Headers: map[string]string{"a": "b"}})
+		store(t, pool, inbox.Message{
+			Source: "s", Operation: "o", ID: s.String(), Body: []byte{},
+			Headers: map[string]string{"a": "b"},
+		})
 	}
 	_, err := inbox.Worker{}.Drain(t.Context(), pool, func(_ context.Context, _ pgx.Tx, m inbox.Message) error {
 		if m.ID == "handled" {
@@ -188,7 +191,8 @@ func TestVerify(t *testing.T) {
 		"not logged":     {[]string{`ALTER TABLE inbox SET UNLOGGED`}, true},
 		"column missing": {[]string{`ALTER TABLE inbox DROP COLUMN last_error`}, false},
 		"column type": {[]string{
-			`ALTER TABLE inbox ALTER COLUMN key TYPE text COLLATE "default"`, `ALTER TABLE inbox ALTER COLUMN state DROP NOT NULL`,
+			`ALTER TABLE inbox ALTER COLUMN key TYPE text COLLATE "default"`,
+			`ALTER TABLE inbox ALTER COLUMN state DROP NOT NULL`,
 		}, false},
 		"constraint missing": {[]string{
 			`ALTER TABLE inbox DROP CONSTRAINT inbox_pkey`,
@@ -197,7 +201,10 @@ func TestVerify(t *testing.T) {
 			`ALTER TABLE inbox DROP CONSTRAINT inbox_pkey; CREATE UNIQUE INDEX ON inbox (message_id, operation, source) WHERE state = 1`,
 			`ALTER TABLE inbox DROP CONSTRAINT inbox_pkey; CREATE UNIQUE INDEX ON inbox (lower(message_id), operation, source)`,
 		}, false},
-		"other unique index": {[]string{`CREATE UNIQUE INDEX ON inbox (message_id)`, `CREATE UNIQUE INDEX ON inbox (lower(source))`}, false},
+		"other unique index": {[]string{
+			`CREATE UNIQUE INDEX ON inbox (message_id)`,
+			`CREATE UNIQUE INDEX ON inbox (lower(source))`,
+		}, false},
 		"index missing": {[]string{
 			`DROP INDEX inbox_due`, `DROP INDEX inbox_order`, `DROP INDEX inbox_running`, `DROP INDEX inbox_dead`,
 			`DROP INDEX inbox_finished`, `DROP INDEX inbox_bodies`,
@@ -246,7 +253,8 @@ func TestMigrate(t *testing.T) {
 	execSQL(t, pool, inbox.Table{}.DDL(), pgx.QueryExecModeSimpleProtocol) // it can be run again
 	execSQL(t, pool, `CREATE TABLE other (id int)`)
 	require.ErrorContains(t, inbox.Migrate(ctx, pool, inbox.Table{Name: "other"}), "not our table")
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM pg_attribute WHERE attrelid = 'other'::regclass AND attnum > 0`))
+	require.Equal(t, 1, count(t, pool,
+		`SELECT count(*) FROM pg_attribute WHERE attrelid = 'other'::regclass AND attnum > 0`))
 	require.NoError(t, inbox.Migrate(ctx, pool, inbox.Table{Name: "a"}, inbox.Table{Name: "b"}))
 	execSQL(t, pool, `CREATE SCHEMA app`)
 	execSQL(t, pool, inbox.Table{Name: "app.by hand"}.DDL(), pgx.QueryExecModeSimpleProtocol)
@@ -286,7 +294,8 @@ func TestRights(t *testing.T) {
 		require.ErrorIs(t, err, inbox.ErrFinal)
 		_, err = inbox.Table{}.Replay(ctx, db, inbox.Filter{})
 		require.NoError(t, err)
-		_, err = inbox.Worker{MaxAttempts: 1}.Drain(ctx, db, func(context.Context, pgx.Tx, inbox.Message) error { return errNothing })
+		_, err = inbox.Worker{MaxAttempts: 1}.Drain(ctx, db,
+			func(context.Context, pgx.Tx, inbox.Message) error { return errNothing })
 		require.ErrorIs(t, err, errNothing)
 		_, err = inbox.Table{}.Discard(ctx, db, inbox.Filter{})
 		require.NoError(t, err)
@@ -335,7 +344,8 @@ func TestNothingIsCaptured(t *testing.T) {
 			}
 			_, err = w.Drain(ctx, pool, h)
 			require.ErrorIs(t, err, errNothing)
-			found, err := o.List(ctx, pool, inbox.Filter{IDs: []string{"bad"}, ReceivedAfter: time.Unix(0, 0), ReceivedBefore: time.Now().Add(time.Hour)}, 5)
+			found, err := o.List(ctx, pool,
+				inbox.Filter{IDs: []string{"bad"}, ReceivedAfter: time.Unix(0, 0), ReceivedBefore: time.Now().Add(time.Hour)}, 5)
 			require.NoError(t, err)
 			require.Len(t, found, 1)
 			_, err = o.Replay(ctx, pool, inbox.Filter{})

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup/inbox"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // A notification wakes a worker that would not look for an hour.
@@ -37,7 +37,8 @@ func TestWake(t *testing.T) {
 	for n := range 5 {
 		store(t, pool, msg("", fmt.Sprint(n)))
 		require.NoError(t, inbox.Notify(ctx, pool))
-		require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM effects`) == n+1 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM effects`) == n+1 }, 10*time.Second,
+			time.Millisecond)
 	}
 	stop()
 	require.ErrorIs(t, <-worked, context.Canceled)
@@ -78,7 +79,10 @@ func TestBehindPgBouncer(t *testing.T) {
 	if err != nil {
 		t.Skip("the machine has no pgbouncer")
 	}
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe} {
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+		pgx.QueryExecModeCacheDescribe,
+	} {
 		direct := migrated(t)
 		pool := bounced(t, bin, direct, mode)
 		want := map[string][]string{}

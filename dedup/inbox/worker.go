@@ -120,7 +120,8 @@ type ownedTx struct {
 	refused bool
 }
 
-var errOwned = errors.New("it may not commit or roll back the transaction it was given; it must return nil or an error instead")
+var errOwned = errors.New("it may not commit or roll back the transaction it was given; it must return nil or an " +
+	"error instead")
 
 func (t *ownedTx) Commit(context.Context) error   { t.refused = true; return errOwned }
 func (t *ownedTx) Rollback(context.Context) error { t.refused = true; return errOwned }

@@ -35,7 +35,11 @@ func TestFailing(t *testing.T) {
 		want  want
 		kept  int // what it has committed by itself
 	}{
-		"error": {func(context.Context, pgx.Tx) error { return errors.New("secret\x00\xff") }, want{inbox.Waiting, "error", nil}, 0},
+		"error": {
+			func(context.Context, pgx.Tx) error { return errors.New("secret\x00\xff") },
+			want{inbox.Waiting, "error", nil},
+			0,
+		},
 		"final": {func(context.Context, pgx.Tx) error {
 			return fmt.Errorf("no such order: %w", inbox.ErrFinal)
 		}, want{inbox.Dead, "error", inbox.ErrFinal}, 0},
@@ -53,8 +57,16 @@ func TestFailing(t *testing.T) {
 			_, err := tx.Query(ctx, `SELECT generate_series(1, 100000)`)
 			return err
 		}, want{inbox.Dead, "misuse", inbox.ErrMisuse}, 0},
-		"Commit":   {func(ctx context.Context, tx pgx.Tx) error { return ignore(tx.Commit(ctx)) }, want{inbox.Dead, "misuse", inbox.ErrMisuse}, 0},
-		"Rollback": {func(ctx context.Context, tx pgx.Tx) error { return ignore(tx.Rollback(ctx)) }, want{inbox.Dead, "misuse", inbox.ErrMisuse}, 0},
+		"Commit": {
+			func(ctx context.Context, tx pgx.Tx) error { return ignore(tx.Commit(ctx)) },
+			want{inbox.Dead, "misuse", inbox.ErrMisuse},
+			0,
+		},
+		"Rollback": {
+			func(ctx context.Context, tx pgx.Tx) error { return ignore(tx.Rollback(ctx)) },
+			want{inbox.Dead, "misuse", inbox.ErrMisuse},
+			0,
+		},
 		"COMMIT": {func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `COMMIT`)
 			return err
@@ -71,7 +83,11 @@ func TestFailing(t *testing.T) {
 			_, err := tx.Exec(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
 			return err
 		}, want{inbox.Waiting, "57P01", nil}, 0},
-		"connection closed": {func(ctx context.Context, tx pgx.Tx) error { return tx.Conn().Close(ctx) }, want{inbox.Waiting, "error", nil}, 0},
+		"connection closed": {
+			func(ctx context.Context, tx pgx.Tx) error { return tx.Conn().Close(ctx) },
+			want{inbox.Waiting, "error", nil},
+			0,
+		},
 		"hangs": {func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `SELECT pg_sleep(600)`)
 			return err
@@ -86,11 +102,14 @@ func TestFailing(t *testing.T) {
 			pool := migrated(t)
 			store(t, pool, msg("", "bad"), msg("", "good"))
 			var heard error
-			w := inbox.Worker{Timeout: time.Minute, MinRetry: time.Hour, Done: func(_ context.Context, m inbox.Message, err error) {
-				if m.ID == "bad" {
-					heard = err
-				}
-			}}
+			w := inbox.Worker{
+				Timeout: time.Minute, MinRetry: time.Hour,
+				Done: func(_ context.Context, m inbox.Message, err error) {
+					if m.ID == "bad" {
+						heard = err
+					}
+				},
+			}
 			if name == "hangs" {
 				w.Timeout = 50 * time.Millisecond
 			}
@@ -130,10 +149,11 @@ func TestNoContent(t *testing.T) {
 	pool := migrated(t)
 	execSQL(t, pool, `ALTER TABLE effects ADD UNIQUE (id)`)
 	store(t, pool, msg("", "a"))
-	_, err := inbox.Worker{MinRetry: time.Hour}.Drain(t.Context(), pool, func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error {
-		_, err := tx.Exec(ctx, `INSERT INTO effects VALUES ('secret'), ('secret')`)
-		return err
-	})
+	_, err := inbox.Worker{MinRetry: time.Hour}.Drain(t.Context(), pool,
+		func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error {
+			_, err := tx.Exec(ctx, `INSERT INTO effects VALUES ('secret'), ('secret')`)
+			return err
+		})
 	require.Error(t, err)
 	m := one(t, pool, inbox.Waiting)
 	require.Equal(t, "23505", m.ErrorClass)
@@ -160,7 +180,8 @@ func TestBackoff(t *testing.T) {
 			break
 		}
 		var seconds float64
-		require.NoError(t, pool.QueryRow(t.Context(), `SELECT extract(epoch FROM due_at - now())::float8 FROM inbox`).Scan(&seconds))
+		require.NoError(t, pool.QueryRow(t.Context(),
+			`SELECT extract(epoch FROM due_at - now())::float8 FROM inbox`).Scan(&seconds))
 		require.InDelta(t, want, seconds, want*0.2+5)
 		different[seconds/want] = true
 		execSQL(t, pool, `UPDATE inbox SET due_at = now()`)
@@ -178,16 +199,17 @@ func poisoned(dsn string) int {
 	if err != nil {
 		return 2
 	}
-	_, err = inbox.Worker{MaxAttempts: 3, Lease: 200 * time.Millisecond}.Drain(ctx, pool, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
-		if err := insert(ctx, tx, m); err != nil {
-			return err
-		}
-		if m.ID == "poison" {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {}
-		}
-		return nil
-	})
+	_, err = inbox.Worker{MaxAttempts: 3, Lease: 200 * time.Millisecond}.Drain(ctx, pool,
+		func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+			if err := insert(ctx, tx, m); err != nil {
+				return err
+			}
+			if m.ID == "poison" {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {}
+			}
+			return nil
+		})
 	if err != nil && !strings.Contains(err.Error(), "handle") {
 		return 3
 	}
@@ -314,7 +336,8 @@ func TestStaleClaim(t *testing.T) {
 	require.Zero(t, drain(t, pool, insert), "a session that is lost to its client has it")
 	require.NoError(t, tx.Rollback(ctx))
 	require.Zero(t, drain(t, pool, insert), "its worker may be about to write down what failed")
-	require.Equal(t, 1, count(t, pool, `SELECT attempt FROM inbox WHERE due_at > now() AND due_at <= now() + interval '5 seconds'`))
+	require.Equal(t, 1, count(t, pool,
+		`SELECT attempt FROM inbox WHERE due_at > now() AND due_at <= now() + interval '5 seconds'`))
 	execSQL(t, pool, `UPDATE inbox SET due_at = now()`)
 	s := drain(t, pool, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 		require.Equal(t, 2, m.Attempt)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup/outbox"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // Whoever may create functions in a schema of the search path could have them run with the rights of whoever relays.

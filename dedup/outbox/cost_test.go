@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup/outbox"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // trips counts what the client sends: pgx writes once a round trip.
@@ -99,7 +99,8 @@ func TestWrites(t *testing.T) {
 			Scan(&n[0], &n[1], &n[2], &n[3]))
 		return n
 	}
-	require.Eventually(t, func() bool { return read("outbox") == [4]int64{500, 0, 500, 0} }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return read("outbox") == [4]int64{500, 0, 500, 0} }, 20*time.Second,
+		20*time.Millisecond)
 	lanes := read("outbox_lanes")
 	require.EqualValues(t, 32, lanes[0])
 	require.LessOrEqual(t, lanes[1], int64(2*32*2), "a batch leases its lane, and ends the lease")

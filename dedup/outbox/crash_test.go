@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup/outbox"
-	"github.com/pgonce/pgonce/internal/pgserver"
+	"github.com/pgonce/pgonce/internal/rig/pgserver"
 )
 
 // firsts keeps the events of each key in the order in which they came first, and how often each came.
@@ -52,9 +52,9 @@ func (f *firsts) count() int {
 	return len(f.times)
 }
 
-// A server that crashes loses what relays have committed last, for that does not wait for the disk: leases, deletions, and
-// what failed. Nothing that was appended is lost or comes too early; what was published comes again; and a relay that
-// goes on running deletes it then.
+// A server that crashes loses what relays have committed last, for that does not wait for the disk: leases,
+// deletions, and what failed. Nothing that was appended is lost or comes too early; what was published comes again;
+// and a relay that goes on running deletes it then.
 func TestServerCrashes(t *testing.T) {
 	t.Parallel()
 	const rounds, keys, each = 4, 3, 20
@@ -72,7 +72,10 @@ func TestServerCrashes(t *testing.T) {
 	f := &firsts{order: map[string][]string{}, times: map[string]int{}, fail: map[string]int{}}
 	run, stop := context.WithCancel(ctx)
 	ended := make(chan error)
-	relay := outbox.Relay{Publisher: f, Poll: time.Millisecond, MinRetry: time.Millisecond, MaxRetry: time.Millisecond, Lease: time.Second}
+	relay := outbox.Relay{
+		Publisher: f, Poll: time.Millisecond, MinRetry: time.Millisecond, MaxRetry: time.Millisecond,
+		Lease: time.Second,
+	}
 	go func() { ended <- relay.Run(run, pool) }()
 	want := map[string][]string{}
 	for round := range rounds {
@@ -86,7 +89,8 @@ func TestServerCrashes(t *testing.T) {
 				events = append(events, e)
 				want[e.Key] = append(want[e.Key], string(e.Payload))
 			}
-			require.Eventually(t, func() bool { return appendOnce(ctx, pool, events) == nil }, 20*time.Second, 50*time.Millisecond)
+			require.Eventually(t, func() bool { return appendOnce(ctx, pool, events) == nil }, 20*time.Second,
+				50*time.Millisecond)
 		}
 		require.Eventually(t, func() bool { return f.count() == (round+1)*each*keys }, 20*time.Second, time.Millisecond)
 		time.Sleep(20 * time.Millisecond) // the relay commits that it has deleted them
@@ -105,7 +109,8 @@ func TestServerCrashes(t *testing.T) {
 	for n := range maps.Values(f.times) {
 		again += n - 1
 	}
-	t.Logf("%d events; published again: %d; the most often: %d times", len(f.times), again, slices.Max(slices.Collect(maps.Values(f.times))))
+	t.Logf("%d events; published again: %d; the most often: %d times", len(f.times), again,
+		slices.Max(slices.Collect(maps.Values(f.times))))
 	require.Positive(t, again, "no crash lost anything: nothing was shown")
 }
 

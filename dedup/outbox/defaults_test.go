@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup/outbox"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // Whatever the defaults of the server, the role or the connection: relays that share the lanes meet no error, and
@@ -40,15 +40,18 @@ func TestDefaults(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				_ = outbox.Relay{Publisher: b, Batch: 3, Workers: 4, Poll: time.Millisecond, Done: func(_ context.Context, s outbox.Stats, err error) {
-					mu.Lock()
-					defer mu.Unlock()
-					total.Published += s.Published
-					total.Again += s.Again
-					if err != nil && run.Err() == nil {
-						t.Error(err)
-					}
-				}}.Run(run, pool)
+				_ = outbox.Relay{
+					Publisher: b, Batch: 3, Workers: 4, Poll: time.Millisecond,
+					Done: func(_ context.Context, s outbox.Stats, err error) {
+						mu.Lock()
+						defer mu.Unlock()
+						total.Published += s.Published
+						total.Again += s.Again
+						if err != nil && run.Err() == nil {
+							t.Error(err)
+						}
+					},
+				}.Run(run, pool)
 			}()
 			const keys, each = 20, 10
 			var writers sync.WaitGroup
@@ -56,7 +59,8 @@ func TestDefaults(t *testing.T) {
 				writers.Go(func() {
 					for n := 1; n <= each; n++ {
 						opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
-						err := pgx.BeginTxFunc(ctx, pool, opts, func(tx pgx.Tx) error { return outbox.Append(ctx, tx, ev(fmt.Sprint("k", k), n)) })
+						err := pgx.BeginTxFunc(ctx, pool, opts,
+							func(tx pgx.Tx) error { return outbox.Append(ctx, tx, ev(fmt.Sprint("k", k), n)) })
 						if err != nil {
 							t.Error(err)
 							return
@@ -65,7 +69,8 @@ func TestDefaults(t *testing.T) {
 				})
 			}
 			writers.Wait()
-			require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM outbox`) == 0 }, 20*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM outbox`) == 0 }, 20*time.Second,
+				5*time.Millisecond)
 			stop()
 			<-done
 			inOrder(t, b, keys, each)

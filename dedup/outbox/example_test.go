@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgonce/pgonce/dedup/outbox"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // examplePool returns a pool on a new database with the tables of the examples; only needed here.
@@ -37,7 +37,8 @@ func examplePool(ctx context.Context) (*pgxpool.Pool, func()) {
 // event is appended, and so the events of one order are in the order of its changes.
 func place(ctx context.Context, pool *pgxpool.Pool, order, status string) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `INSERT INTO orders (id, status) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET status = $2`, order, status)
+		_, err := tx.Exec(ctx, `INSERT INTO orders (id, status) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET status = $2`,
+			order, status)
 		if err != nil {
 			return err
 		}
@@ -87,17 +88,20 @@ func ExampleTable_Retry() {
 		}
 	}
 	tooLarge := true
-	relay := outbox.Relay{MaxAttempts: 1, Publisher: outbox.PublisherFunc(func(ctx context.Context, events []outbox.Event) error {
-		errs := make(outbox.EventErrors, len(events))
-		for i, e := range events {
-			if e.Key == "order-1" && tooLarge {
-				errs[i] = fmt.Errorf("%s: larger than the broker takes", e.Key)
-				continue
+	relay := outbox.Relay{
+		MaxAttempts: 1,
+		Publisher: outbox.PublisherFunc(func(ctx context.Context, events []outbox.Event) error {
+			errs := make(outbox.EventErrors, len(events))
+			for i, e := range events {
+				if e.Key == "order-1" && tooLarge {
+					errs[i] = fmt.Errorf("%s: larger than the broker takes", e.Key)
+					continue
+				}
+				errs[i] = publish(ctx, events[i:i+1])
 			}
-			errs[i] = publish(ctx, events[i:i+1])
-		}
-		return errs.Err()
-	})}
+			return errs.Err()
+		}),
+	}
 	stats, err := relay.Drain(ctx, pool)
 	fmt.Println(stats.Published, stats.Parked, err)
 

@@ -100,8 +100,8 @@ func TestManyFailing(t *testing.T) {
 	}
 }
 
-// A publisher that takes longer than the lease for a whole batch, and returns when it likes: batches become smaller, and
-// everything is published in the end, though other workers take the lanes over meanwhile.
+// A publisher that takes longer than the lease for a whole batch, and returns when it likes: batches become smaller,
+// and everything is published in the end, though other workers take the lanes over meanwhile.
 func TestSlowPublisher(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t)
@@ -112,14 +112,18 @@ func TestSlowPublisher(t *testing.T) {
 		events = append(events, ev("k", n))
 	}
 	add(t, pool, events...)
-	r := outbox.Relay{Lease: 200 * time.Millisecond, Workers: 3, Publisher: outbox.PublisherFunc(func(ctx context.Context, events []outbox.Event) error {
-		time.Sleep(time.Duration(len(events)) * 5 * time.Millisecond)
-		return b.Publish(ctx, events)
-	})}
+	r := outbox.Relay{
+		Lease: 200 * time.Millisecond, Workers: 3,
+		Publisher: outbox.PublisherFunc(func(ctx context.Context, events []outbox.Event) error {
+			time.Sleep(time.Duration(len(events)) * 5 * time.Millisecond)
+			return b.Publish(ctx, events)
+		}),
+	}
 	run, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = r.Run(run, pool) }()
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM outbox`) == 0 }, 15*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM outbox`) == 0 }, 15*time.Second,
+		10*time.Millisecond)
 	stop()
 	<-done
 	inOrder(t, b, 1, each)

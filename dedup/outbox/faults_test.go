@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup/outbox"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // watched returns a pool of one connection to the database of pool that s watches.
@@ -114,14 +114,17 @@ func TestStaleRelay(t *testing.T) {
 		add(t, pool, ev("k", 1), ev("k", 2))
 		stalls, goOn := make(chan struct{}), make(chan struct{})
 		relay := func(b *broker, lease time.Duration, reached, goOn chan struct{}, err error) outbox.Relay {
-			return outbox.Relay{Lease: lease, Publisher: outbox.PublisherFunc(func(ctx context.Context, events []outbox.Event) error {
-				if reached != nil {
-					close(reached)
-					reached = nil
-					<-goOn
-				}
-				return errors.Join(b.Publish(ctx, events), err)
-			})}
+			return outbox.Relay{
+				Lease: lease,
+				Publisher: outbox.PublisherFunc(func(ctx context.Context, events []outbox.Event) error {
+					if reached != nil {
+						close(reached)
+						reached = nil
+						<-goOn
+					}
+					return errors.Join(b.Publish(ctx, events), err)
+				}),
+			}
 		}
 		var each error
 		if fails {
@@ -150,7 +153,8 @@ func TestStaleRelay(t *testing.T) {
 		if !fails {
 			require.EqualValues(t, 2, s.Again)
 		}
-		require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM outbox WHERE lane >= 0 AND attempts = 0`), "the stale one has marked nothing")
+		require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM outbox WHERE lane >= 0 AND attempts = 0`),
+			"the stale one has marked nothing")
 		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM outbox_lanes WHERE token <> 0`), "and has freed nothing")
 		close(release)
 		require.EqualValues(t, 2, (<-other).Published)
@@ -213,7 +217,8 @@ func TestUnavailable(t *testing.T) {
 	}, 20*time.Second, 5*time.Millisecond)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM outbox WHERE attempts > 0 OR lane < 0`))
 	away.Store(false)
-	require.Eventually(t, func() bool { drain(t, pool, r); return len(b.payloads()) == 10 }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { drain(t, pool, r); return len(b.payloads()) == 10 }, 20*time.Second,
+		20*time.Millisecond)
 	require.Equal(t, []string{"k:0", "k:1", "k:2", "k:3", "k:4"}, b.payloads("k"))
 }
 
@@ -222,15 +227,18 @@ func TestHangingEvent(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t)
 	b := &broker{}
-	r := outbox.Relay{Lease: 200 * time.Millisecond, Batch: 8, MinRetry: time.Hour, Publisher: outbox.PublisherFunc(func(ctx context.Context, events []outbox.Event) error {
-		for _, e := range events {
-			if string(e.Payload) == "3" {
-				<-ctx.Done()
-				return ctx.Err()
+	r := outbox.Relay{
+		Lease: 200 * time.Millisecond, Batch: 8, MinRetry: time.Hour,
+		Publisher: outbox.PublisherFunc(func(ctx context.Context, events []outbox.Event) error {
+			for _, e := range events {
+				if string(e.Payload) == "3" {
+					<-ctx.Done()
+					return ctx.Err()
+				}
 			}
-		}
-		return b.Publish(ctx, events)
-	})}
+			return b.Publish(ctx, events)
+		}),
+	}
 	r.Workers = 2
 	var events []outbox.Event
 	for n := range 20 {

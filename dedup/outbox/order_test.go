@@ -33,7 +33,9 @@ func TestLateCommit(t *testing.T) {
 	}()
 	defer func() { stop(); <-done }()
 	published := func(n int) {
-		require.Eventually(t, func() bool { return len(b.payloads()) == n }, 6*time.Second, time.Millisecond, "%v", b.payloads()) // marks are believed for longer
+		// marks are believed for longer
+		require.Eventually(t, func() bool { return len(b.payloads()) == n }, 6*time.Second, time.Millisecond, "%v",
+			b.payloads())
 	}
 	n := 0
 	for round := range 5 {
@@ -59,7 +61,8 @@ func TestLateCommit(t *testing.T) {
 		n++
 		published(n)
 	}
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM outbox`) == 0 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM outbox`) == 0 }, 20*time.Second,
+		time.Millisecond)
 }
 
 // In the number of each event of ours, the transaction's id comes first: the low mark rests on it.
@@ -101,15 +104,18 @@ func TestOrderPerKey(t *testing.T) {
 	var total outbox.Stats
 	for range 2 {
 		relays.Go(func() {
-			_ = outbox.Relay{Publisher: b, Batch: 7, Workers: 2, Poll: time.Millisecond, Done: func(_ context.Context, s outbox.Stats, err error) {
-				mu.Lock()
-				defer mu.Unlock()
-				total.Published += s.Published
-				total.Again += s.Again
-				if err != nil && run.Err() == nil {
-					t.Error(err)
-				}
-			}}.Run(run, pool)
+			_ = outbox.Relay{
+				Publisher: b, Batch: 7, Workers: 2, Poll: time.Millisecond,
+				Done: func(_ context.Context, s outbox.Stats, err error) {
+					mu.Lock()
+					defer mu.Unlock()
+					total.Published += s.Published
+					total.Again += s.Again
+					if err != nil && run.Err() == nil {
+						t.Error(err)
+					}
+				},
+			}.Run(run, pool)
 		})
 	}
 	errRollback := errors.New("roll back")
@@ -145,7 +151,8 @@ func TestOrderPerKey(t *testing.T) {
 	}
 	writers.Wait()
 	require.Eventually(t, func() bool { return len(b.payloads()) >= keys*each }, 30*time.Second, 5*time.Millisecond)
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM outbox`) == 0 }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM outbox`) == 0 }, 30*time.Second,
+		5*time.Millisecond)
 	stop()
 	relays.Wait()
 	_, again := b.firsts()
@@ -234,7 +241,8 @@ func TestPoison(t *testing.T) {
 
 			// What comes later of the key waits, too.
 			add(t, pool, ev("bad", 6), ev("good", 1))
-			require.Eventually(t, func() bool { drain(t, pool, r); return len(b.payloads("good")) == 1 }, 10*time.Second, 20*time.Millisecond)
+			require.Eventually(t, func() bool { drain(t, pool, r); return len(b.payloads("good")) == 1 }, 10*time.Second,
+				20*time.Millisecond)
 			lag, err := outbox.Table{}.Lag(ctx, pool)
 			require.NoError(t, err)
 			require.EqualValues(t, []int64{6, 6, 2}, []int64{lag.Waiting, lag.Held, lag.Parked})
@@ -349,7 +357,8 @@ func TestLateCommitOfFailedKey(t *testing.T) {
 	require.NoError(t, late.Commit(ctx))
 	r.MinRetry, r.MaxRetry = 1, 1
 	_, _ = r.Drain(ctx, pool)
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM outbox WHERE retry_at = 'infinity'`), "the late one is parked")
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM outbox WHERE retry_at = 'infinity'`),
+		"the late one is parked")
 	bad["2"] = false
 	require.Eventually(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM outbox WHERE retry_at <= clock_timestamp() OR retry_at = 'infinity'`) ==

@@ -14,7 +14,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup/outbox"
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // What is appended is published as it is, whatever mode pgx is in; what is rolled back is not.
@@ -197,7 +197,8 @@ func TestVerify(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `CREATE TABLE outbox (id int)`)
 	require.NoError(t, err)
 	require.ErrorContains(t, outbox.Migrate(t.Context(), pool), "not our table")
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM pg_attribute WHERE attrelid = 'outbox'::regclass AND attnum > 0`))
+	require.Equal(t, 1, count(t, pool,
+		`SELECT count(*) FROM pg_attribute WHERE attrelid = 'outbox'::regclass AND attnum > 0`))
 	require.NoError(t, outbox.Migrate(t.Context(), pool, outbox.Table{Name: "events"}, outbox.Table{Name: "others"}))
 }
 

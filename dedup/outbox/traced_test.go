@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup/outbox"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
-// No call that succeeds leaves a failed span, a log line of an error, or an error in the server's log: each of those has
-// come to the client as an ErrorResponse.
+// No call that succeeds leaves a failed span, a log line of an error, or an error in the server's log: each of those
+// has come to the client as an ErrorResponse.
 func TestSuccessLeavesNoError(t *testing.T) {
 	t.Parallel()
 	for _, mode := range execModes {

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup/outbox"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // A notification wakes a relay that would not look for an hour; without one the next look finds the event.
@@ -55,8 +55,8 @@ func TestWake(t *testing.T) {
 	require.ErrorIs(t, outbox.Relay{Publisher: b, Wake: closed}.Run(run, pool), context.DeadlineExceeded)
 }
 
-// An append notifies nobody: its COMMIT takes no lock of the whole server, and cannot fail because the server's queue of
-// notifications is full.
+// An append notifies nobody: its COMMIT takes no lock of the whole server, and cannot fail because the server's queue
+// of notifications is full.
 func TestAppendDoesNotNotify(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -131,7 +131,10 @@ func TestBehindPgBouncer(t *testing.T) {
 		t.Skip("the machine has no pgbouncer")
 	}
 	direct := migrated(t)
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe} {
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+		pgx.QueryExecModeCacheDescribe,
+	} {
 		pool := bounced(t, bin, direct, mode)
 		failed := false
 		b := &broker{fail: func(e outbox.Event) error {
@@ -150,7 +153,8 @@ func TestBehindPgBouncer(t *testing.T) {
 		run, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(run, pool) }()
-		require.Eventually(t, func() bool { return count(t, direct, `SELECT count(*) FROM outbox`) == 0 }, 20*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return count(t, direct, `SELECT count(*) FROM outbox`) == 0 }, 20*time.Second,
+			5*time.Millisecond)
 		stop()
 		require.ErrorIs(t, <-done, context.Canceled)
 		inOrder(t, b, 3, 20)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -88,8 +88,8 @@ func TestDeliveriesAtTheSameTime(t *testing.T) {
 	})
 }
 
-// What GORM users do besides: a nested transaction that fails and is swallowed, the Tx of Run as GORM's connection, and a
-// call outside of any transaction.
+// What GORM users do besides: a nested transaction that fails and is swallowed, the Tx of Run as GORM's connection,
+// and a call outside of any transaction.
 func TestOtherUses(t *testing.T) {
 	errFn := errors.New("fn")
 	each(t, func(t *testing.T, c *consumer) {

@@ -1,10 +1,11 @@
-// Command gormservice reads deliveries of a queue, a JSON object a line, and places each order once through GORM, however
-// often its message comes.
+// Command gormservice reads deliveries of a queue, a JSON object a line, and places each order once through GORM,
+// however often its message comes.
 //
 //	go run ./examples/gormservice
 //	go run ./examples/gormservice -dsn 'postgres://me@localhost/mine?search_path=demo' < deliveries.jsonl
 //
-// Without standard input from a file or a pipe it takes a few deliveries that come with it. What to copy is consumer.go.
+// Without standard input from a file or a pipe it takes a few deliveries that come with it. What to copy is
+// consumer.go.
 package main
 
 import (

@@ -42,8 +42,8 @@ type database interface {
 
 var errNoAccount = errors.New("the account of the payment does not exist")
 
-// handle applies a payment, unless another delivery of its event has done so. An error means that nothing was applied, or
-// that the answer to COMMIT was lost: in both cases the event may simply come again.
+// handle applies a payment, unless another delivery of its event has done so. An error means that nothing was
+// applied, or that the answer to COMMIT was lost: in both cases the event may simply come again.
 func handle(ctx context.Context, db database, p payment) (outcome, error) {
 	// The common path: most duplicates come long after the first delivery, and this spares them a transaction that is
 	// rolled back, with the dead row and the burnt sequence value that a failed INSERT leaves. It guarantees nothing:

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // The handler under everything that a broker does. See package idemtest.

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/pgonce/pgonce/internal/pgserver"
+	"github.com/pgonce/pgonce/internal/rig/pgserver"
 )
 
 // This file alone needs what is internal to pgonce. A copy of the example does without it, and takes -dsn.

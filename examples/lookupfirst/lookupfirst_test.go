@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -137,7 +137,8 @@ func TestOtherErrors(t *testing.T) {
 	require.Equal(t, "23514", pgerr.Code(err))
 	_, err = handle(t.Context(), pool, payment{EventID: "evt", Account: "none", Amount: 1})
 	require.Equal(t, "23503", pgerr.Code(err))
-	_, err = pool.Exec(t.Context(), `CREATE TRIGGER other BEFORE UPDATE ON lookupfirst_accounts FOR EACH ROW EXECUTE FUNCTION other()`)
+	_, err = pool.Exec(t.Context(),
+		`CREATE TRIGGER other BEFORE UPDATE ON lookupfirst_accounts FOR EACH ROW EXECUTE FUNCTION other()`)
 	require.NoError(t, err)
 	_, err = handle(t.Context(), pool, event(0))
 	require.Equal(t, "23505", pgerr.Code(err), "of a table that a trigger writes to")

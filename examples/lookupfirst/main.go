@@ -1,13 +1,13 @@
 // Command lookupfirst shows the handler of many code bases, made right: it looks whether the event was processed, and
-// inserts its row if not. The lookup makes duplicates cheap. What makes them harmless is the unique constraint behind the
-// insert: two workers with two copies of one event can both find nothing.
+// inserts its row if not. The lookup makes duplicates cheap. What makes them harmless is the unique constraint behind
+// the insert: two workers with two copies of one event can both find nothing.
 //
 //	go run ./examples/lookupfirst
 //	go run ./examples/lookupfirst -dsn 'postgres://me@localhost/mine?search_path=demo'
 //
 // Each event goes to two workers at the same time, and once more later. What to copy is handle.go, with the constraint
-// in schema.sql; the test beside it shows what happens without that constraint. Where the effect has no row of its own that
-// could be unique, use package idem instead.
+// in schema.sql; the test beside it shows what happens without that constraint. Where the effect has no row of its
+// own that could be unique, use package idem instead.
 //
 // The exit code is 0 where each event was applied once, 1 otherwise.
 package main

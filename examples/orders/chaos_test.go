@@ -19,7 +19,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup/outbox"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -82,7 +82,9 @@ type chaos struct {
 }
 
 // process runs work in a process of its own, with connections of its own, until those are cut, again and again.
-func (c *chaos) process(kills *atomic.Int64, work func(ctx context.Context, pool *pgxpool.Pool, js jetstream.JetStream)) {
+func (c *chaos) process(
+	kills *atomic.Int64, work func(ctx context.Context, pool *pgxpool.Pool, js jetstream.JetStream),
+) {
 	for c.running.Err() == nil {
 		ctx, cancel := context.WithCancel(c.running)
 		db, broker := &wires{}, &wires{}
@@ -100,7 +102,8 @@ func (c *chaos) process(kills *atomic.Int64, work func(ctx context.Context, pool
 		if err != nil {
 			panic(err)
 		}
-		js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(500*time.Millisecond), jetstream.WithDefaultTimeout(time.Second))
+		js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(500*time.Millisecond),
+			jetstream.WithDefaultTimeout(time.Second))
 		if err != nil {
 			panic(err)
 		}
@@ -139,7 +142,8 @@ func (c *chaos) relay(ctx context.Context, pool *pgxpool.Pool, js jetstream.JetS
 		return err
 	})
 	_ = outbox.Relay{
-		Publisher: lossy, Batch: 20, Workers: 2, Lease: time.Second, MinRetry: 10 * time.Millisecond, MaxRetry: 100 * time.Millisecond,
+		Publisher: lossy, Batch: 20, Workers: 2, Lease: time.Second, MinRetry: 10 * time.Millisecond,
+		MaxRetry: 100 * time.Millisecond,
 		Done: func(_ context.Context, s outbox.Stats, _ error) {
 			c.published.Add(s.Published)
 			c.again.Add(s.Again)
@@ -175,9 +179,9 @@ func (c *chaos) consumer(ctx context.Context, pool *pgxpool.Pool, js jetstream.J
 	wg.Wait()
 }
 
-// Orders, outbox, relays, broker, consumers and effects, with relays, consumers, broker connections and backends killed at
-// random throughout, and answers lost: each event has one effect, those of an order come in order, and the outbox ends
-// empty. PGONCE_LONG=1 has 10,000 events.
+// Orders, outbox, relays, broker, consumers and effects, with relays, consumers, broker connections and backends
+// killed at random throughout, and answers lost: each event has one effect, those of an order come in order, and the
+// outbox ends empty. PGONCE_LONG=1 has 10,000 events.
 func TestChaos(t *testing.T) {
 	orders, steps := 30, 10
 	if os.Getenv("PGONCE_LONG") != "" {
@@ -257,10 +261,14 @@ func TestChaos(t *testing.T) {
 		"%d of %d effects, %d events left", effects(), total, left())
 	stop()
 	all.Wait()
-	t.Logf("%d events in %v: %d relays, %d consumers, %d broker connections and %d backends killed; %d answers to publishers "+
-		"and %d acknowledgements lost; %d published, %d of them perhaps again; %d executed, %d duplicates, %d failed deliveries",
-		total, time.Since(begun).Round(time.Millisecond), c.relayKills.Load(), c.consumerKills.Load(), c.brokerCuts.Load(), c.backends.Load(),
-		c.publishesLost.Load(), c.acksLost.Load(), c.published.Load(), c.again.Load(), c.executed.Load(), c.duplicates.Load(), c.failures.Load())
+	t.Logf("%d events in %v: %d relays, %d consumers, %d broker connections and %d backends killed; %d answers to "+
+		"publishers "+
+		"and %d acknowledgements lost; %d published, %d of them perhaps again; %d executed, %d duplicates, %d failed "+
+		"deliveries",
+		total, time.Since(begun).Round(time.Millisecond), c.relayKills.Load(), c.consumerKills.Load(), c.brokerCuts.Load(),
+		c.backends.Load(),
+		c.publishesLost.Load(), c.acksLost.Load(), c.published.Load(), c.again.Load(), c.executed.Load(),
+		c.duplicates.Load(), c.failures.Load())
 
 	require.Equal(t, total, effects(), "each event has one effect")
 	rows, err := pool.Query(ctx, `SELECT order_id, step FROM orders_shipments ORDER BY n`)

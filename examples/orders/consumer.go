@@ -22,7 +22,8 @@ func handle(ctx context.Context, db idem.DB, id string, body []byte) (idem.Outco
 		return 0, fmt.Errorf("the body is no event of ours: %w", err)
 	}
 	return idem.Run(ctx, db, shipments.Key(id), func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `INSERT INTO orders_shipments (order_id, step) VALUES ($1::text, $2::int)`, event.Order, event.Step)
+		_, err := tx.Exec(ctx, `INSERT INTO orders_shipments (order_id, step) VALUES ($1::text, $2::int)`, event.Order,
+			event.Step)
 		return err
 	})
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup/outbox"
-	"github.com/pgonce/pgonce/internal/pgserver"
+	"github.com/pgonce/pgonce/internal/rig/pgserver"
 )
 
 // durableServer returns a pool on a server of its own with PostgreSQL's settings, fsync among them.
@@ -44,7 +44,8 @@ func fill(t testing.TB, pool *pgxpool.Pool, n int) {
 		for i := range events {
 			events[i] = outbox.Event{Topic: "t", Key: fmt.Sprint((done + i) % 1000), Payload: make([]byte, 200)}
 		}
-		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Append(t.Context(), tx, events...) }))
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool,
+			func(tx pgx.Tx) error { return outbox.Append(t.Context(), tx, events...) }))
 	}
 }
 
@@ -90,7 +91,8 @@ func forwarded(t testing.TB, pool *pgxpool.Pool, n int) float64 {
 	ctx, logger := t.Context(), watermill.NopLogger{}
 	schema := wsql.DefaultPostgreSQLSchema{SubscribeBatchSize: 100}
 	in, err := wsql.NewSubscriber(wsql.BeginnerFromPgx(pool), wsql.SubscriberConfig{
-		SchemaAdapter: schema, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true, PollInterval: 25 * time.Millisecond,
+		SchemaAdapter: schema, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true,
+		PollInterval: 25 * time.Millisecond,
 	}, logger)
 	require.NoError(t, err)
 	require.NoError(t, in.SubscribeInitialize("events"))
@@ -144,7 +146,8 @@ func TestFigures(t *testing.T) {
 	require.NoError(t, err)
 	alone := float64(s.Published) / time.Since(begun).Seconds()
 	rival := forwarded(t, pool, scale(20_000))
-	t.Logf("what waits already: relay %.0f events/s, watermill-sql's forwarder %.0f, %.1f times", alone, rival, alone/rival)
+	t.Logf("what waits already: relay %.0f events/s, watermill-sql's forwarder %.0f, %.1f times", alone, rival,
+		alone/rival)
 
 	// Four writers, ten events a transaction, and a stock that the relay cannot empty meanwhile.
 	fill(t, pool, scale(100_000))
@@ -165,7 +168,10 @@ func TestFigures(t *testing.T) {
 		})
 	}
 	begun = time.Now()
-	_ = outbox.Relay{Publisher: nothing, Done: func(_ context.Context, s outbox.Stats, _ error) { published.Add(s.Published) }}.Run(run, pool)
+	_ = outbox.Relay{
+		Publisher: nothing,
+		Done:      func(_ context.Context, s outbox.Stats, _ error) { published.Add(s.Published) },
+	}.Run(run, pool)
 	took := time.Since(begun).Seconds()
 	all.Wait()
 	stop()
@@ -191,7 +197,8 @@ func TestFigures(t *testing.T) {
 			_, err := outbox.Relay{Publisher: nothing}.Drain(ctx, pool)
 			require.NoError(t, err)
 		}
-		require.NoError(t, pool.QueryRow(ctx, `SELECT pg_table_size('outbox'), pg_indexes_size('outbox')`).Scan(&sizes[i][0], &sizes[i][1]))
+		require.NoError(t, pool.QueryRow(ctx, `SELECT pg_table_size('outbox'), pg_indexes_size('outbox')`).Scan(&sizes[i][0],
+			&sizes[i][1]))
 	}
 	t.Logf("table and indexes: %d and %d kB after ten minutes' events, %d and %d kB after an hour's",
 		sizes[0][0]/1024, sizes[0][1]/1024, sizes[1][0]/1024, sizes[1][1]/1024)
@@ -246,7 +253,10 @@ func claim(t *testing.T, pool *pgxpool.Pool, waiting, rounds int) time.Duration 
 	require.NoError(t, err)
 	_, err = pool.Exec(ctx, `VACUUM ANALYZE outbox`)
 	require.NoError(t, err)
-	away := outbox.Relay{Batch: 20, Publisher: outbox.PublisherFunc(func(context.Context, []outbox.Event) error { return outbox.ErrUnavailable })}
+	away := outbox.Relay{
+		Batch:     20,
+		Publisher: outbox.PublisherFunc(func(context.Context, []outbox.Event) error { return outbox.ErrUnavailable }),
+	}
 	var took []time.Duration
 	for range rounds {
 		_, err := pool.Exec(ctx, `UPDATE outbox_lanes SET lease_until = '-infinity'`)

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/pgonce/pgonce/internal/pgserver"
+	"github.com/pgonce/pgonce/internal/rig/pgserver"
 )
 
 // The one file that needs pgonce's own packages: leave it behind when you copy the example.

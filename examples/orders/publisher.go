@@ -12,8 +12,8 @@ import (
 	"github.com/pgonce/pgonce/dedup/outbox"
 )
 
-// publisher hands events to NATS JetStream. Events of different keys are under way together; of one key the next is sent
-// when the one before it is stored, for a connection that breaks may lose the first and keep the second.
+// publisher hands events to NATS JetStream. Events of different keys are under way together; of one key the next is
+// sent when the one before it is stored, for a connection that breaks may lose the first and keep the second.
 type publisher struct{ js jetstream.JetStream }
 
 func (p publisher) Publish(ctx context.Context, events []outbox.Event) error {

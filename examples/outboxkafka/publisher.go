@@ -1,4 +1,5 @@
-// Package outboxkafka is an outbox's publisher to Kafka, to be copied: outbox.Relay{Publisher: outboxkafka.Publisher{...}}.
+// Package outboxkafka is an outbox's publisher to Kafka, to be copied: outbox.Relay{Publisher:
+// outboxkafka.Publisher{...}}.
 //
 // An event becomes a record of its topic, with the event's ordering key as its key, so that a partition has all events
 // of that key. The event's id is the header "event-id": the consumer's key. The records of a retry are not known to the

@@ -16,13 +16,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/pgonce/pgonce/dedup/outbox"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// Events reach Kafka with their id, key, headers and bytes, those of a key in one partition and in order; one that Kafka
-// refuses holds up its key alone; brokers that are away park nothing; a lost answer publishes again.
+// Events reach Kafka with their id, key, headers and bytes, those of a key in one partition and in order; one that
+// Kafka refuses holds up its key alone; brokers that are away park nothing; a lost answer publishes again.
 func TestKafka(t *testing.T) {
 	ctx := t.Context()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(4, "orders"))
@@ -77,7 +77,8 @@ func TestKafka(t *testing.T) {
 
 	// A record that is too large for the client, and one of a topic that is not there.
 	add(outbox.Event{Topic: "orders", Key: "k0", Payload: []byte(strings.Repeat("random", 5_000))},
-		outbox.Event{Topic: "orders", Key: "k0", Payload: []byte("behind")}, outbox.Event{Topic: "orders", Key: "k1", Payload: []byte("goes on")})
+		outbox.Event{Topic: "orders", Key: "k0", Payload: []byte("behind")},
+		outbox.Event{Topic: "orders", Key: "k1", Payload: []byte("goes on")})
 	s, err := drain()
 	require.ErrorIs(t, err, kerr.MessageTooLarge)
 	require.EqualValues(t, []int64{1, 1}, []int64{s.Published, s.Parked})

@@ -1,4 +1,5 @@
-// Package outboxrabbitmq is an outbox's publisher to RabbitMQ, to be copied: outbox.Relay{Publisher: outboxrabbitmq.New(dial)}.
+// Package outboxrabbitmq is an outbox's publisher to RabbitMQ, to be copied: outbox.Relay{Publisher:
+// outboxrabbitmq.New(dial)}.
 //
 // An event goes to the default exchange, with its topic as the routing key, and so to the queue of that name. Its id is
 // the message id: the consumer's key. A queue holds the order of one publisher's channel; a consumer has to take

@@ -16,13 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup/outbox"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// server returns the URL of a RabbitMQ: the one in PGONCE_TEST_AMQP_URL, or one that is started for this test, in folders
-// and on ports of its own.
+// server returns the URL of a RabbitMQ: the one in PGONCE_TEST_AMQP_URL, or one that is started for this test, in
+// folders and on ports of its own.
 func server(t *testing.T) string {
 	t.Helper()
 	if url := os.Getenv("PGONCE_TEST_AMQP_URL"); url != "" {
@@ -39,12 +39,16 @@ func server(t *testing.T) string {
 	require.NoError(t, err)
 	port, dist, epmd := free(t), free(t), free(t)
 	conf := filepath.Join(dir, "rabbitmq.conf")
-	require.NoError(t, os.WriteFile(conf, []byte("listeners.tcp.1 = 127.0.0.1:"+port+"\nvm_memory_high_watermark.relative = 0.9\ndisk_free_limit.absolute = 1MB\n"), 0o644))
+	require.NoError(t, os.WriteFile(conf,
+		[]byte("listeners.tcp.1 = 127.0.0.1:"+port+
+			"\nvm_memory_high_watermark.relative = 0.9\ndisk_free_limit.absolute = 1MB\n"), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "plugins"), []byte("[]."), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "env.conf"), nil, 0o644))
-	env := append(os.Environ(), "HOME="+dir, "RABBITMQ_HOME="+dir, "RABBITMQ_BASE="+dir, "RABBITMQ_MNESIA_BASE="+dir+"/mnesia",
+	env := append(os.Environ(), "HOME="+dir, "RABBITMQ_HOME="+dir, "RABBITMQ_BASE="+dir,
+		"RABBITMQ_MNESIA_BASE="+dir+"/mnesia",
 		"RABBITMQ_LOG_BASE="+dir+"/log", "RABBITMQ_CONFIG_FILE="+conf, "RABBITMQ_CONF_ENV_FILE="+dir+"/env.conf",
-		"RABBITMQ_ENABLED_PLUGINS_FILE="+dir+"/plugins", "RABBITMQ_PID_FILE="+dir+"/pid", "RABBITMQ_NODENAME=t"+port+"@localhost",
+		"RABBITMQ_ENABLED_PLUGINS_FILE="+dir+"/plugins", "RABBITMQ_PID_FILE="+dir+"/pid",
+		"RABBITMQ_NODENAME=t"+port+"@localhost",
 		"RABBITMQ_NODE_PORT="+port, "RABBITMQ_DIST_PORT="+dist, "ERL_EPMD_PORT="+epmd, "ERL_EPMD_ADDRESS=127.0.0.1")
 	run := func(name string, args ...string) ([]byte, error) {
 		cmd := exec.Command(name, args...)
@@ -79,8 +83,8 @@ func free(t *testing.T) string {
 	return port
 }
 
-// Events reach a queue with their id, headers and bytes, those of a key in order; one without a queue is parked, and holds
-// up its key alone; a connection that breaks parks nothing, and what is published again has the same id.
+// Events reach a queue with their id, headers and bytes, those of a key in order; one without a queue is parked, and
+// holds up its key alone; a connection that breaks parks nothing, and what is published again has the same id.
 func TestRabbitMQ(t *testing.T) {
 	ctx := t.Context()
 	url := server(t)
@@ -102,18 +106,21 @@ func TestRabbitMQ(t *testing.T) {
 		return amqp091.Dial(url)
 	})
 	calls := 0
-	relay := outbox.Relay{MaxAttempts: 2, MinRetry: time.Millisecond, MaxRetry: time.Millisecond, Publisher: outbox.PublisherFunc(
-		func(ctx context.Context, events []outbox.Event) error {
-			if calls++; calls%4 == 0 { // the connection breaks, before or while it publishes
-				broken := p.conn
-				go func() { _ = broken.Close() }()
-			}
-			err := p.Publish(ctx, events)
-			if calls%4 == 2 {
-				return fmt.Errorf("%w: the answer was lost", outbox.ErrUnavailable)
-			}
-			return err
-		})}
+	relay := outbox.Relay{
+		MaxAttempts: 2, MinRetry: time.Millisecond, MaxRetry: time.Millisecond,
+		Publisher: outbox.PublisherFunc(
+			func(ctx context.Context, events []outbox.Event) error {
+				if calls++; calls%4 == 0 { // the connection breaks, before or while it publishes
+					broken := p.conn
+					go func() { _ = broken.Close() }()
+				}
+				err := p.Publish(ctx, events)
+				if calls%4 == 2 {
+					return fmt.Errorf("%w: the answer was lost", outbox.ErrUnavailable)
+				}
+				return err
+			}),
+	}
 	defer p.Close()
 	const keys, each = 5, 20
 	want := map[string]outbox.Event{}

@@ -1,8 +1,8 @@
-// Package outboxriver shows an outbox beside River, for those who have it: a job that the outbox is not for (a mail, with
-// retries and a schedule of its own) and an event that other services wait for are committed with the same row.
+// Package outboxriver shows an outbox beside River, for those who have it: a job that the outbox is not for (a mail,
+// with retries and a schedule of its own) and an event that other services wait for are committed with the same row.
 //
-// Which is for what: a job has one worker, that may take its time, and no order. An event has any number of readers, comes
-// in the order of its key, and is gone when the broker has it.
+// Which is for what: a job has one worker, that may take its time, and no order. An event has any number of readers,
+// comes in the order of its key, and is gone when the broker has it.
 package outboxriver
 
 import (
@@ -39,8 +39,8 @@ func Pay(ctx context.Context, db idem.DB, jobs *river.Client[pgx.Tx], report, or
 	})
 }
 
-// PublishJob is the other way to run a relay, where River is there anyway: a periodic job that publishes what is due. Its
-// schedule is the longest that an event waits.
+// PublishJob is the other way to run a relay, where River is there anyway: a periodic job that publishes what is due.
+// Its schedule is the longest that an event waits.
 type PublishJob struct{}
 
 // Kind names the job.
@@ -53,8 +53,8 @@ type Publisher struct {
 	DB    idem.DB
 }
 
-// Work publishes until nothing is due. What failed stays in the outbox, whose own attempts count: so it is no failure of
-// the job's.
+// Work publishes until nothing is due. What failed stays in the outbox, whose own attempts count: so it is no failure
+// of the job's.
 func (p *Publisher) Work(ctx context.Context, _ *river.Job[PublishJob]) error {
 	_, err := p.Relay.Drain(ctx, p.DB)
 	if ctx.Err() != nil {

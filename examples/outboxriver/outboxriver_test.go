@@ -15,7 +15,7 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/dedup/outbox"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -90,7 +90,8 @@ func TestRiver(t *testing.T) {
 		got[<-mails.sent]++
 	}
 	require.Equal(t, want, got)
-	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(published) == len(orders) }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(published) == len(orders) },
+		20*time.Second, 10*time.Millisecond)
 	require.Equal(t, want, published)
 	var rows int
 	require.NoError(t, pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {

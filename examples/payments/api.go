@@ -15,8 +15,8 @@ import (
 	"github.com/pgonce/pgonce/idem"
 )
 
-// charges are the keys of charges. A refund's is derived from its charge's, so that an order has one charge, and each of
-// its refunds is made once, too.
+// charges are the keys of charges. A refund's is derived from its charge's, so that an order has one charge, and each
+// of its refunds is made once, too.
 var charges = idem.Scope{Source: "payments-example", Operation: "charge"}
 
 const (
@@ -42,8 +42,8 @@ type receipt struct {
 	Amount int64  `json:"amount"`
 }
 
-// api serves POST /orders/{order}/charge and POST /orders/{order}/refunds/{refund}. Both may be repeated, at the same time
-// too: every answer of 200 or 402 to one payment is the same.
+// api serves POST /orders/{order}/charge and POST /orders/{order}/refunds/{refund}. Both may be repeated, at the same
+// time too: every answer of 200 or 402 to one payment is the same.
 type api struct {
 	pool     *pgxpool.Pool
 	provider string // its URL
@@ -89,8 +89,8 @@ func (a api) call(p payment) idem.Call[receipt] {
 	}
 }
 
-// send asks the provider. Only its clear refusal is final: after anything else, a time-out, a broken connection, an answer
-// of 5xx, it may have booked.
+// send asks the provider. Only its clear refusal is final: after anything else, a time-out, a broken connection, an
+// answer of 5xx, it may have booked.
 func (a api) send(ctx context.Context, key string, p payment) (r receipt, err error) {
 	body, err := json.Marshal(p)
 	if err != nil {

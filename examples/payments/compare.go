@@ -42,7 +42,8 @@ var errUnequal = errors.New("the ledgers are not equal")
 func tell(out io.Writer, ours, theirs []booking) error {
 	for _, l := range [][]booking{ours, theirs} {
 		slices.SortFunc(l, func(a, b booking) int {
-			return cmp.Or(strings.Compare(a.Order, b.Order), strings.Compare(a.Refund, b.Refund), strings.Compare(a.Receipt, b.Receipt))
+			return cmp.Or(strings.Compare(a.Order, b.Order), strings.Compare(a.Refund, b.Refund),
+				strings.Compare(a.Receipt, b.Receipt))
 		})
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)

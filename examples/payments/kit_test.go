@@ -15,7 +15,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // bankEnv tells the processes that the kit kills where the provider is: it outlives them.
@@ -46,7 +46,8 @@ func TestChargeBroken(t *testing.T) {
 		},
 		Handler: idemtest.HTTP(
 			func(p payment) *http.Request {
-				return httptest.NewRequest(http.MethodPost, "/orders/"+p.Order+"/charge", strings.NewReader(fmt.Sprintf(`{"amount":%d}`, p.Amount)))
+				return httptest.NewRequest(http.MethodPost, "/orders/"+p.Order+"/charge",
+					strings.NewReader(fmt.Sprintf(`{"amount":%d}`, p.Amount)))
 			},
 			func(db *idemtest.DB) http.Handler { return api{db.Pool(), os.Getenv(bankEnv)}.handler() }),
 		Deliveries: []payment{{Order: "a", Amount: 100}},

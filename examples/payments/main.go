@@ -6,8 +6,8 @@
 //	go run ./examples/payments -orders 500 -kills 50
 //	go run ./examples/payments -dsn 'postgres://me@localhost/mine?search_path=demo'
 //
-// What to copy is api.go. The provider here honours idempotency keys, loses every tenth reply, and declines some cards. The
-// exit code is 0 where the ledgers are equal, 1 otherwise.
+// What to copy is api.go. The provider here honours idempotency keys, loses every tenth reply, and declines some
+// cards. The exit code is 0 where the ledgers are equal, 1 otherwise.
 package main
 
 import (
@@ -43,8 +43,9 @@ type config struct {
 
 func main() {
 	var c config
-	flag.StringVar(&c.dsn, "dsn", "", "the `database`, and with search_path=... the schema, that the tables are made in;\n"+
-		"without it a private PostgreSQL is started and removed afterwards")
+	flag.StringVar(&c.dsn, "dsn", "",
+		"the `database`, and with search_path=... the schema, that the tables are made in;\n"+
+			"without it a private PostgreSQL is started and removed afterwards")
 	flag.IntVar(&c.orders, "orders", 60, "how many `orders` are paid")
 	flag.IntVar(&c.kills, "kills", 10, "how `often` the API is killed, at the most")
 	flag.StringVar(&c.serve, "serve", "", "serve the API alone, on this `address`; needs -provider and -dsn")
@@ -66,7 +67,8 @@ func main() {
 	}
 }
 
-// serve is the process that is killed. It ends by itself when its standard input does, which is when its parent has died.
+// serve is the process that is killed. It ends by itself when its standard input does, which is when its parent has
+// died.
 func serve(ctx context.Context, c config, _ io.Writer) error {
 	pool, err := pgxpool.New(ctx, c.dsn)
 	if err != nil {

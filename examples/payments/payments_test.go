@@ -17,7 +17,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // asProgram makes the test binary behave as the program, which starts itself as the API.
@@ -121,7 +121,10 @@ func TestAnswers(t *testing.T) {
 	require.Equal(t, 2, booked(t, pool))
 	status, _ := post("/orders/a/charge", `{"amount":200}`)
 	require.Equal(t, 422, status)
-	for _, body := range []string{"", "{}", `{"amount":0}`, `{"amount":-1}`, `{"amount":null}`, strings.Repeat(" ", maxBody+1)} {
+	for _, body := range []string{
+		"", "{}", `{"amount":0}`, `{"amount":-1}`, `{"amount":null}`,
+		strings.Repeat(" ", maxBody+1),
+	} {
 		status, _ := post("/orders/c/charge", body)
 		require.Equal(t, 400, status, body)
 	}

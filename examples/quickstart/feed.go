@@ -47,8 +47,8 @@ func openFile(name string) (io.ReadCloser, error) {
 	return os.Open(name)
 }
 
-// read yields the deliveries of a file of JSON lines, one at a time. It ends with the first error, which names the line and
-// does not show its content.
+// read yields the deliveries of a file of JSON lines, one at a time. It ends with the first error, which names the
+// line and does not show its content.
 func read(r io.Reader) iter.Seq2[delivery, error] {
 	return func(yield func(delivery, error) bool) {
 		lines := bufio.NewScanner(r)
@@ -95,13 +95,14 @@ func parse(line []byte) (d delivery, err error) {
 	return d, d.key().Validate()
 }
 
-// feed hands the deliveries to the workers as they come, and counts in t what becomes of them. When ctx is done it reads no
-// further, and the deliveries in flight end on their own. It returns an error where it could not go on; a delivery
-// that failed for good is noted in t.
+// feed hands the deliveries to the workers as they come, and counts in t what becomes of them. When ctx is done it
+// reads no further, and the deliveries in flight end on their own. It returns an error where it could not go on; a
+// delivery that failed for good is noted in t.
 func feed(ctx context.Context, db idem.DB, r io.Reader, t *tally) error {
 	reading, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	// A canceled query costs its connection, and may leave open whether a COMMIT took place. So work outlives ctx a little.
+	// A canceled query costs its connection, and may leave open whether a COMMIT took place. So work outlives ctx a
+	// little.
 	work, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(grace, abort) })()

@@ -26,16 +26,31 @@ func TestRead(t *testing.T) {
 		{"cut", `{"provider":"github","id":"s3cret"`, "line 3: not JSON, from byte 34 on"},
 		{"two objects", good + good, "line 3: not JSON, from byte 43 on"},
 		{"array", `["s3cret"]`, "line 3: not a JSON object"},
-		{"number for id", `{"provider":"github","id":73573573,"body":"s3cret"}`, "line 3: not a JSON object with the strings"},
+		{
+			"number for id", `{"provider":"github","id":73573573,"body":"s3cret"}`,
+			"line 3: not a JSON object with the strings",
+		},
 		{"null", `null`, "line 3: there is no body"},
 		{"no provider", `{"id":"s3cret","body":"{}"}`, "line 3: idem: the source is empty"},
 		{"no id", `{"provider":"github","body":"s3cret"}`, "line 3: idem: the key has an empty part"},
 		{"no body", `{"provider":"github","id":"s3cret"}`, "line 3: there is no body"},
 		{"NUL", `{"provider":"github","id":"s3cret\u0000","body":"{}"}`, "line 3: idem: the key holds a NUL byte"},
-		{"long id", `{"provider":"github","id":"` + strings.Repeat("s3cret", 200) + `","body":"{}"}`, "line 3: idem: the key is too long"},
-		{"not UTF-8", "{\"provider\":\"github\",\"id\":\"s3cret\xff\",\"body\":\"{}\"}", "line 3: the provider, id or object is not UTF-8"},
-		{"half a character", `{"provider":"github","id":"s3cret\ud800","body":"{}"}`, "line 3: the provider, id or object is not UTF-8"},
-		{"long line", `{"provider":"github","id":"s3cret","body":"` + strings.Repeat("x", maxLine) + `"}`, "line 3: longer than 4194304 bytes"},
+		{
+			"long id", `{"provider":"github","id":"` + strings.Repeat("s3cret", 200) + `","body":"{}"}`,
+			"line 3: idem: the key is too long",
+		},
+		{
+			"not UTF-8", "{\"provider\":\"github\",\"id\":\"s3cret\xff\",\"body\":\"{}\"}",
+			"line 3: the provider, id or object is not UTF-8",
+		},
+		{
+			"half a character", `{"provider":"github","id":"s3cret\ud800","body":"{}"}`,
+			"line 3: the provider, id or object is not UTF-8",
+		},
+		{
+			"long line", `{"provider":"github","id":"s3cret","body":"` + strings.Repeat("x", maxLine) + `"}`,
+			"line 3: longer than 4194304 bytes",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -130,7 +145,8 @@ func TestPersistStopsWithTheContext(t *testing.T) {
 func TestFeedGivesUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none?sslmode=disable") // nobody listens on port 1
+		// nobody listens on port 1
+		pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none?sslmode=disable")
 		require.NoError(t, err)
 		defer pool.Close()
 		var counted tally

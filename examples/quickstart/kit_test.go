@@ -12,7 +12,7 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // samples are events of the file that comes with the program: the events of one subscription, which have an order, and
@@ -57,5 +57,6 @@ func TestHandlerBroken(t *testing.T) {
 	begun := time.Now()
 	k.All(t)
 	t.Logf("a full run took %v", time.Since(begun).Round(time.Millisecond))
-	require.Less(t, time.Since(begun), 3*time.Minute, "it is meant to take less than 20 s on a machine that does nothing else")
+	require.Less(t, time.Since(begun), 3*time.Minute,
+		"it is meant to take less than 20 s on a machine that does nothing else")
 }

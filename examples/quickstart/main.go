@@ -7,8 +7,8 @@
 //
 // Ctrl-C stops it between two deliveries, and the next run on the same database goes on from there.
 //
-// What to copy is handle.go: a handler with its key, its effect, and an upsert that survives any order. The exit code is 0
-// where the proof holds, 1 where it does not or something failed, 130 after Ctrl-C.
+// What to copy is handle.go: a handler with its key, its effect, and an upsert that survives any order. The exit code
+// is 0 where the proof holds, 1 where it does not or something failed, 130 after Ctrl-C.
 package main
 
 import (
@@ -39,10 +39,12 @@ var shipped string
 var startLocal func(context.Context) (dsn string, stop func() error, err error)
 
 func main() {
-	dsn := flag.String("dsn", "", "connection `string` of the database, and with search_path=... of the schema, for the tables;\n"+
+	dsn := flag.String("dsn", "", "connection `string` of the database, and with search_path=... of the schema, for the "+
+		"tables;\n"+
 		"a second run there goes on where the first one stopped; without it a private PostgreSQL is\n"+
 		"started, and removed at the end")
-	file := flag.String("deliveries", "", "`file` of deliveries, JSON lines; without it the one that comes with the program")
+	file := flag.String("deliveries", "",
+		"`file` of deliveries, JSON lines; without it the one that comes with the program")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		flag.Usage()

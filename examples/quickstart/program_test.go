@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgserver"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgserver"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // asProgram makes the test binary behave as the program itself.

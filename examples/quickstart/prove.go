@@ -113,7 +113,8 @@ func report(out io.Writer, c counts, p proof, took time.Duration) error {
 	if p.holds() {
 		fmt.Fprintf(out, "\nproof: %d effects = %d distinct events, none lost, none repeated\n", p.effects, p.events)
 	} else {
-		fmt.Fprintf(out, "\nNOT PROVEN: %d effects, %d distinct events, %d lost, %d repeated\n", p.effects, p.events, p.lost, p.repeated)
+		fmt.Fprintf(out, "\nNOT PROVEN: %d effects, %d distinct events, %d lost, %d repeated\n", p.effects, p.events, p.lost,
+			p.repeated)
 	}
 	switch {
 	case c.failed > 0:

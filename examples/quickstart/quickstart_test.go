@@ -20,7 +20,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 var seed = flag.Uint64("quickstart.seed", 0, "the seed of TestAnyOrder; 0: by the clock")
@@ -89,7 +89,8 @@ func requireShipped(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	require.Len(t, effects(t, pool), shippedEvents)
 	states := map[string]string{}
-	for _, s := range query[string](t, pool, `SELECT stripe_subscription_id || ' ' || status FROM quickstart_subscriptions`) {
+	for _, s := range query[string](t, pool,
+		`SELECT stripe_subscription_id || ' ' || status FROM quickstart_subscriptions`) {
 		id, status, _ := strings.Cut(s, " ")
 		states[id] = status
 	}
@@ -181,7 +182,8 @@ func lockLedger(t *testing.T) (pool *pgxpool.Pool, unlock func()) {
 func waitForEffects(t *testing.T, pool *pgxpool.Pool, n int64) {
 	t.Helper()
 	const waiting = `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'quickstart_ledger'::regclass`
-	require.Eventually(t, func() bool { return query[int64](t, pool, waiting)[0] == n }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return query[int64](t, pool, waiting)[0] == n }, 10*time.Second,
+		5*time.Millisecond)
 }
 
 // A delivery that is cut off in its transaction leaves neither key nor effect.

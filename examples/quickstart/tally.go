@@ -28,7 +28,8 @@ const maxErrs = 10
 func (c counts) deliveries() int { return c.executed + c.duplicates + c.failed }
 
 func (c counts) String() string {
-	return fmt.Sprintf("%d deliveries, %d effects, %d duplicates, %d failed", c.deliveries(), c.executed, c.duplicates, c.failed)
+	return fmt.Sprintf("%d deliveries, %d effects, %d duplicates, %d failed", c.deliveries(), c.executed, c.duplicates,
+		c.failed)
 }
 
 // failures returns an error that lists the first failed deliveries, or nil where none failed.

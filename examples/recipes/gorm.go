@@ -19,10 +19,11 @@ type Payment struct {
 
 var payments = idem.Scope{Source: "shop", Operation: "pay"}
 
-// withGORM returns a GORM handle on the transaction that Run has given to fn. Make one for each transaction: it is cheap.
+// withGORM returns a GORM handle on the transaction that Run has given to fn. Make one for each transaction: it is
+// cheap.
 //
-// Why not db.Transaction: that begins one of its own, beside Run's. And SkipDefaultTransaction: without it GORM wants to
-// begin one for each write, which tx refuses.
+// Why not db.Transaction: that begins one of its own, beside Run's. And SkipDefaultTransaction: without it GORM wants
+// to begin one for each write, which tx refuses.
 func withGORM(ctx context.Context, tx idemsql.Tx) (*gorm.DB, error) {
 	db, err := gorm.Open(postgres.New(postgres.Config{Conn: tx}), &gorm.Config{
 		SkipDefaultTransaction: true,

@@ -10,7 +10,7 @@ import (
 
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -39,7 +39,8 @@ func TestRecipes(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = db.Close() })
 			require.NoError(t, idemsql.Migrate(t.Context(), db))
-			_, err = db.ExecContext(t.Context(), `CREATE TABLE payments (id text PRIMARY KEY, amount int NOT NULL CHECK (amount > 0))`)
+			_, err = db.ExecContext(t.Context(),
+				`CREATE TABLE payments (id text PRIMARY KEY, amount int NOT NULL CHECK (amount > 0))`)
 			require.NoError(t, err)
 
 			p := Payment{ID: "pay_1", Amount: 5}

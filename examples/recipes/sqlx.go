@@ -9,8 +9,9 @@ import (
 	"github.com/pgonce/pgonce/idem/idemsql"
 )
 
-// payWithSQLX stores a payment once and returns the payments there are. db may be a *sqlx.DB: Run begins the transaction.
-// Rows are scanned by sqlx.StructScan; named parameters become numbered ones by sqlx.Named and sqlx.Rebind.
+// payWithSQLX stores a payment once and returns the payments there are. db may be a *sqlx.DB: Run begins the
+// transaction. Rows are scanned by sqlx.StructScan; named parameters become numbered ones by sqlx.Named and
+// sqlx.Rebind.
 func payWithSQLX(ctx context.Context, db *sqlx.DB, p Payment) (all []Payment, out idem.Outcome, err error) {
 	out, err = idemsql.Run(ctx, db, payments.Key(p.ID), func(ctx context.Context, tx idemsql.Tx) error {
 		query, args, err := sqlx.Named(`INSERT INTO payments (id, amount) VALUES (:id, :amount)`, p)

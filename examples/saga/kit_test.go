@@ -11,11 +11,13 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // orderKit describes a handler of orders, on a database with one product and the orders.
-func orderKit(t *testing.T, handler func(db *idemtest.DB) func(context.Context, order) error, orders ...order) idemtest.Kit[order] {
+func orderKit(
+	t *testing.T, handler func(db *idemtest.DB) func(context.Context, order) error, orders ...order,
+) idemtest.Kit[order] {
 	t.Helper()
 	k := idemtest.Kit[order]{
 		Setup: func(ctx context.Context, pool *pgxpool.Pool) error {
@@ -49,8 +51,8 @@ func TestStepBroken(t *testing.T) {
 		order{"o_1", "lamp", 10, "card", "address"}, order{"o_2", "lamp", 20, "card", "address"}).All(t)
 }
 
-// Whole sagas, of which one is undone, again and at once. Their leases make it too slow to cut them everywhere here; the
-// program kills its worker instead.
+// Whole sagas, of which one is undone, again and at once. Their leases make it too slow to cut them everywhere here;
+// the program kills its worker instead.
 func TestSagaBroken(t *testing.T) {
 	t.Parallel()
 	serve := func() string {

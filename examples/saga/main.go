@@ -1,6 +1,6 @@
-// Command saga makes orders across three services (stock, payment, shipping) and is killed at random while it does. A step
-// that is refused has those before it undone: the money goes back, and the piece into the stock. At the end every order
-// is all done or all undone, in the books of every service.
+// Command saga makes orders across three services (stock, payment, shipping) and is killed at random while it does. A
+// step that is refused has those before it undone: the money goes back, and the piece into the stock. At the end
+// every order is all done or all undone, in the books of every service.
 //
 //	go run ./examples/saga
 //	go run ./examples/saga -orders 500 -kills 50
@@ -41,11 +41,13 @@ type config struct {
 
 func main() {
 	var c config
-	flag.StringVar(&c.dsn, "dsn", "", "the `database`, and with search_path=... the schema, that the tables are made in;\n"+
-		"without it a private PostgreSQL is started and removed afterwards")
+	flag.StringVar(&c.dsn, "dsn", "",
+		"the `database`, and with search_path=... the schema, that the tables are made in;\n"+
+			"without it a private PostgreSQL is started and removed afterwards")
 	flag.IntVar(&c.orders, "orders", 60, "how many `orders` are made")
 	flag.IntVar(&c.kills, "kills", 10, "how `often` the worker is killed, at the most")
-	flag.BoolVar(&c.work, "work", false, "run the sagas of the orders that are pending, and nothing else; needs the URLs, and -dsn")
+	flag.BoolVar(&c.work, "work", false,
+		"run the sagas of the orders that are pending, and nothing else; needs the URLs, and -dsn")
 	flag.StringVar(&c.payment, "payment", "", "the `URL` of the payment service, with -work")
 	flag.StringVar(&c.shipping, "shipping", "", "the `URL` of the shipping service, with -work")
 	flag.Parse()
@@ -114,14 +116,16 @@ func run(ctx context.Context, c config, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%d kills, %d replies lost, %v\n\n", kills, payment.lost.Load()+shipping.lost.Load(), time.Since(begun).Round(time.Millisecond))
+	fmt.Fprintf(out, "%d kills, %d replies lost, %v\n\n", kills, payment.lost.Load()+shipping.lost.Load(),
+		time.Since(begun).Round(time.Millisecond))
 	return prove(ctx, pool, payment, shipping, product, out)
 }
 
 // place puts the product into the stock, and makes orders of it: every fifth with a card that is not covered, every
 // seventh with an address that nobody can find.
 func place(ctx context.Context, pool *pgxpool.Pool, product string, n int) error {
-	if _, err := pool.Exec(ctx, `INSERT INTO saga_stock (product, pieces) VALUES ($1::text, $2::bigint)`, product, int64(n)); err != nil {
+	if _, err := pool.Exec(ctx, `INSERT INTO saga_stock (product, pieces) VALUES ($1::text, $2::bigint)`, product,
+		int64(n)); err != nil {
 		return err
 	}
 	_, err := pool.Exec(ctx, `

@@ -29,7 +29,8 @@ func prove(ctx context.Context, pool *pgxpool.Pool, payment, shipping *service, 
 		return err
 	}
 	var pieces int64
-	if err := pool.QueryRow(ctx, `SELECT pieces FROM saga_stock WHERE product = $1::text`, product).Scan(&pieces); err != nil {
+	if err := pool.QueryRow(ctx, `SELECT pieces FROM saga_stock WHERE product = $1::text`,
+		product).Scan(&pieces); err != nil {
 		return err
 	}
 	var done, undone, refunded, half int64
@@ -46,17 +47,20 @@ func prove(ctx context.Context, pool *pgxpool.Pool, payment, shipping *service, 
 			}
 		default:
 			half++
-			fmt.Fprintf(out, "order %s is %s: %d of %d paid in %d payments, %d shipped\n", o.ID, o.State, paid, o.Amount, entries, shipped)
+			fmt.Fprintf(out, "order %s is %s: %d of %d paid in %d payments, %d shipped\n", o.ID, o.State, paid, o.Amount,
+				entries, shipped)
 		}
 	}
 	missing := int64(len(all)) - pieces
 	fmt.Fprintf(out, "%6d done: paid once, shipped once\n", done)
-	fmt.Fprintf(out, "%6d undone: nothing shipped; of them %d paid and refunded, the others never paid\n", undone, refunded)
+	fmt.Fprintf(out, "%6d undone: nothing shipped; of them %d paid and refunded, the others never paid\n", undone,
+		refunded)
 	fmt.Fprintf(out, "%6d half done\n", half)
 	fmt.Fprintf(out, "%6d pieces have left the stock\n", missing)
 	if half > 0 || missing != done {
 		return errHalf
 	}
-	_, err = fmt.Fprintf(out, "\nproof: %d orders, each all done or all undone, and one piece for each that is done\n", len(all))
+	_, err = fmt.Fprintf(out, "\nproof: %d orders, each all done or all undone, and one piece for each that is done\n",
+		len(all))
 	return err
 }

@@ -32,7 +32,8 @@ type order struct {
 // saga makes an order across three services: the stock in our database, payment and shipping behind HTTP.
 //
 // There is no log of its progress but the keys. Every step is idempotent, and gives the same answer again, a refusal
-// too; so whoever finds an order pending, after a crash, say, runs its saga from the beginning, and comes to where it was.
+// too; so whoever finds an order pending, after a crash, say, runs its saga from the beginning, and comes to where it
+// was.
 type saga struct {
 	pool              *pgxpool.Pool
 	payment, shipping string // URLs
@@ -51,7 +52,8 @@ func (s saga) steps() []step {
 	}
 }
 
-// run makes all steps, or undoes those before one that is refused, the last first. After any other error it is run again.
+// run makes all steps, or undoes those before one that is refused, the last first. After any other error it is run
+// again.
 func (s saga) run(ctx context.Context, o order) error {
 	steps := s.steps()
 	for i, st := range steps {
@@ -88,7 +90,8 @@ func (s saga) putBack(ctx context.Context, o order) error { return s.moveStock(c
 func (s saga) moveStock(ctx context.Context, o order, operation string, pieces int64) error {
 	key := orders.Key(o.ID).Derive(operation)
 	_, err := idem.Run(ctx, s.pool, key, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `UPDATE saga_stock SET pieces = pieces + $2::bigint WHERE product = $1::text`, o.Product, pieces)
+		tag, err := tx.Exec(ctx, `UPDATE saga_stock SET pieces = pieces + $2::bigint WHERE product = $1::text`, o.Product,
+			pieces)
 		if err == nil && tag.RowsAffected() == 0 {
 			err = errors.New("there is no such product")
 		}

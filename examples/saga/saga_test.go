@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // asProgram makes the test binary behave as the program, which starts itself as the worker.
@@ -51,7 +51,8 @@ func TestRun(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 	var open int
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM processed_events WHERE lease_until IS NOT NULL`).Scan(&open))
+	require.NoError(t, pool.QueryRow(t.Context(),
+		`SELECT count(*) FROM processed_events WHERE lease_until IS NOT NULL`).Scan(&open))
 	require.Zero(t, open, "keys that are reserved or unfinished")
 }
 

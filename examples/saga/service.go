@@ -13,8 +13,8 @@ import (
 // refused is a card that is not covered, and an address that nobody can find.
 const refused = "refused"
 
-// service stands for a service of somebody else's, payment or shipping: it outlives the processes that are killed, keeps
-// books, honours idempotency keys, and loses some replies.
+// service stands for a service of somebody else's, payment or shipping: it outlives the processes that are killed,
+// keeps books, honours idempotency keys, and loses some replies.
 type service struct {
 	server *http.Server
 	url    string

@@ -80,7 +80,8 @@ func work(ctx context.Context, c config, _ io.Writer) error {
 	}
 }
 
-// untilDone starts the worker process, kills it at random up to so many times, and returns when one has come to its end.
+// untilDone starts the worker process, kills it at random up to so many times, and returns when one has come to its
+// end.
 func untilDone(ctx context.Context, c config) (kills int, err error) {
 	for {
 		killed, err := life(ctx, c, kills < c.kills)

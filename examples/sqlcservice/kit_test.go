@@ -11,7 +11,7 @@ import (
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // The worker under everything that a queue does. See package idemtest.

@@ -14,8 +14,8 @@ import (
 	"github.com/pgonce/pgonce/idem/idemsql"
 )
 
-// service takes the webhooks of a payment provider. Without once, and with credit called in a transaction of its own, it
-// is what there was before: each delivery of an event would move money.
+// service takes the webhooks of a payment provider. Without once, and with credit called in a transaction of its own,
+// it is what there was before: each delivery of an event would move money.
 type service struct {
 	db   *sql.DB
 	once idemsql.Once
@@ -34,7 +34,8 @@ var errNoAccount = errors.New("the account does not exist")
 
 // credit is the effect. It knows nothing of deliveries. Its transaction is a *sql.Tx or what Run gives out.
 func credit(ctx context.Context, tx idemsql.Conn, p payment) error {
-	res, err := tx.ExecContext(ctx, `UPDATE sqlservice_accounts SET balance = balance + $2 WHERE id = $1`, p.Account, p.Amount)
+	res, err := tx.ExecContext(ctx, `UPDATE sqlservice_accounts SET balance = balance + $2 WHERE id = $1`, p.Account,
+		p.Amount)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -52,7 +52,8 @@ func (e endpoint) post(body string) (status int, text string) {
 
 func (e endpoint) balance(account string) (n int64) {
 	e.Helper()
-	err := e.db.QueryRowContext(context.Background(), `SELECT balance FROM sqlservice_accounts WHERE id = $1`, account).Scan(&n)
+	err := e.db.QueryRowContext(context.Background(), `SELECT balance FROM sqlservice_accounts WHERE id = $1`,
+		account).Scan(&n)
 	require.NoError(e, err)
 	return n
 }

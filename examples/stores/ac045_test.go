@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // AC-045: idempotency is enforced by the database, not only by application logic. Two workers, each with connections of

@@ -1,11 +1,11 @@
-// Command stripeorder feeds Stripe-like events in a random order, each up to three times, from several workers, and ends
-// with every subscription in its newest state.
+// Command stripeorder feeds Stripe-like events in a random order, each up to three times, from several workers, and
+// ends with every subscription in its newest state.
 //
 //	go run ./examples/stripeorder
 //	go run ./examples/stripeorder -seed 7 -dsn 'postgres://me@localhost/mine?search_path=demo'
 //
-// What to copy is apply.go. Two events of each subscription share a second, as the sender's clock counts no finer; a rank
-// of the states, which only the application knows, settles them.
+// What to copy is apply.go. Two events of each subscription share a second, as the sender's clock counts no finer; a
+// rank of the states, which only the application knows, settles them.
 package main
 
 import (

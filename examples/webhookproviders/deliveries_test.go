@@ -35,8 +35,8 @@ func (d delivery) request() *http.Request {
 		"X-Hub-Signature-256", "sha256="+hex.EncodeToString(mac(newSecret, d.Body)))
 }
 
-// What GitHub and Stripe send, each event up to four times, in any order, from eight workers: one effect for each event.
-// PGONCE_DELIVERIES names another file of them.
+// What GitHub and Stripe send, each event up to four times, in any order, from eight workers: one effect for each
+// event. PGONCE_DELIVERIES names another file of them.
 func TestDeliveries(t *testing.T) {
 	t.Parallel()
 	f, err := os.Open(cmp.Or(os.Getenv("PGONCE_DELIVERIES"), "../quickstart/deliveries.jsonl"))

@@ -14,11 +14,11 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemhttp"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
-// What each part of a request costs, without a network: the claim, its limited wait, the stored response, the middleware
-// around them; and a replay by the process that executed it, and by another one.
+// What each part of a request costs, without a network: the claim, its limited wait, the stored response, the
+// middleware around them; and a replay by the process that executed it, and by another one.
 func BenchmarkRequest(b *testing.B) {
 	pool := pgtest.Pool(b)
 	require.NoError(b, dedup.Migrate(b.Context(), pool))

@@ -14,7 +14,7 @@ import (
 	"github.com/pgonce/pgonce/idem/idemhttp"
 	"github.com/pgonce/pgonce/idem/idemsql"
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // The middleware under everything that a client does: twice, at once, cut at every statement. See package idemtest.

@@ -50,8 +50,8 @@
 // # What it costs
 //
 // With pgx, beside the handler's own statements, a first request takes three round trips: to begin and claim, to store
-// the response, and to commit. A retry takes two, or one where it reaches the process that executed it, or that replayed
-// it before. With an idem.Once.Observer it always takes two, so that the observer is told.
+// the response, and to commit. A retry takes two, or one where it reaches the process that executed it, or that
+// replayed it before. With an idem.Once.Observer it always takes two, so that the observer is told.
 //
 // # What a handler must know
 //

@@ -23,8 +23,8 @@ import (
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemhttp"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) {

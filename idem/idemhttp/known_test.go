@@ -23,7 +23,7 @@ import (
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemhttp"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // trips counts what a client sends: the drivers write once a round trip.

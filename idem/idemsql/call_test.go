@@ -16,8 +16,8 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/conformance"
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/conformance"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -66,10 +66,13 @@ func (s *site) again(c *till, key idem.Key, want ...idem.Outcome) {
 	require.Equal(s, 1, s.effects(key))
 }
 
-// A Call has two COMMITs. Of that of the reservation nothing has been sent yet: a lost one is an error, and retryable. That
-// of the answer is settled by looking at the row, and its effect is there once.
+// A Call has two COMMITs. Of that of the reservation nothing has been sent yet: a lost one is an error, and
+// retryable. That of the answer is settled by looking at the row, and its effect is there once.
 func TestCallLostCommit(t *testing.T) {
-	for fault, applied := range map[faultconn.Mode]int32{faultconn.DropReply: 1, faultconn.DropBefore: 2, faultconn.Reset: 2} {
+	for fault, applied := range map[faultconn.Mode]int32{
+		faultconn.DropReply: 1, faultconn.DropBefore: 2,
+		faultconn.Reset: 2,
+	} {
 		t.Run(fault.String(), func(t *testing.T) {
 			sites(t, func(s *site) {
 				key := stripe.Key("reservation")
@@ -165,8 +168,8 @@ func TestCallCutAtEveryStatement(t *testing.T) {
 	}, names...)
 }
 
-// The context ends in Send: an answer that has been had is applied all the same; without one the lease is ended, so that
-// the next delivery need not wait for it.
+// The context ends in Send: an answer that has been had is applied all the same; without one the lease is ended, so
+// that the next delivery need not wait for it.
 func TestCallContextEndsInSend(t *testing.T) {
 	sites(t, func(s *site) {
 		for _, answered := range []bool{true, false} {
@@ -202,8 +205,8 @@ func TestCallContextEndsInSend(t *testing.T) {
 	})
 }
 
-// MaxWait bounds the wait for a transaction that holds the key, and leaves nothing of it on the connection. Send holds none:
-// one is enough for Call, Send and Apply.
+// MaxWait bounds the wait for a transaction that holds the key, and leaves nothing of it on the connection. Send
+// holds none: one is enough for Call, Send and Apply.
 func TestCallMaxWait(t *testing.T) {
 	sites(t, func(s *site) {
 		tx := s.begin()
@@ -269,8 +272,8 @@ func TestCallMisuse(t *testing.T) {
 	})
 }
 
-// As fn of Do, fn of Returning may use the transaction itself. One that leaves it failed or ended gets an error that says so,
-// and not that its value could not be stored.
+// As fn of Do, fn of Returning may use the transaction itself. One that leaves it failed or ended gets an error that
+// says so, and not that its value could not be stored.
 func TestReturningMisuse(t *testing.T) {
 	sites(t, func(s *site) {
 		for name, spoil := range map[string]func(tx *sql.Tx) error{
@@ -282,9 +285,10 @@ func TestReturningMisuse(t *testing.T) {
 			},
 		} {
 			tx := s.begin()
-			v, out, err := idemsql.Returning[string]{}.Do(s.ctx, tx, stripe.Key(name), func(context.Context, idemsql.Tx) (string, error) {
-				return "v", spoil(tx)
-			})
+			v, out, err := idemsql.Returning[string]{}.Do(s.ctx, tx, stripe.Key(name),
+				func(context.Context, idemsql.Tx) (string, error) {
+					return "v", spoil(tx)
+				})
 			require.Zero(s, v)
 			require.Zero(s, out)
 			var own *idem.Error
@@ -294,10 +298,11 @@ func TestReturningMisuse(t *testing.T) {
 			require.Zero(s, s.keys(stripe.Key(name)))
 		}
 		// Rows that fn leaves open are closed before the value is stored, and reported.
-		_, _, err := idemsql.Returning[string]{}.Run(s.ctx, s.sound, stripe.Key("rows"), func(ctx context.Context, tx idemsql.Tx) (string, error) {
-			_, err := tx.QueryContext(ctx, `SELECT generate_series(1, 1000)`)
-			return "v", err
-		})
+		_, _, err := idemsql.Returning[string]{}.Run(s.ctx, s.sound, stripe.Key("rows"),
+			func(ctx context.Context, tx idemsql.Tx) (string, error) {
+				_, err := tx.QueryContext(ctx, `SELECT generate_series(1, 1000)`)
+				return "v", err
+			})
 		require.ErrorContains(s, err, "rows are still open")
 	})
 }

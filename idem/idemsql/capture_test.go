@@ -13,11 +13,11 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
-// Whoever may create functions in a schema of the search path could have them run with the rights of whoever claims. The
-// shadows raise an error when they are called.
+// Whoever may create functions in a schema of the search path could have them run with the rights of whoever claims.
+// The shadows raise an error when they are called.
 func TestNothingIsCaptured(t *testing.T) {
 	t.Parallel()
 	for _, driver := range []opener{
@@ -78,12 +78,16 @@ func captureLife(t *testing.T, db *sql.DB, table dedup.Table) {
 			return errors.Join(o.Forget(ctx, tx, key("run")), o.Forget(ctx, tx, key("do")))
 		})
 	}
-	for _, k := range []idem.Key{key("future").OccurredAt(time.Now().Add(240 * time.Hour)), key("past").OccurredAt(time.Now().Add(-10000 * time.Hour))} {
+	for _, k := range []idem.Key{
+		key("future").OccurredAt(time.Now().Add(240 * time.Hour)),
+		key("past").OccurredAt(time.Now().Add(-10000 * time.Hour)),
+	} {
 		_, err := once.Run(ctx, db, k, fn)
 		require.True(t, errors.Is(err, idem.ErrFuture) || errors.Is(err, idem.ErrExpired), "%v", err)
 	}
 	for range 2 {
-		_, _, err := idemsql.Returning[string]{Once: once}.Run(ctx, db, key("returned"), func(context.Context, idemsql.Tx) (string, error) { return "v", nil })
+		_, _, err := idemsql.Returning[string]{Once: once}.Run(ctx, db, key("returned"),
+			func(context.Context, idemsql.Tx) (string, error) { return "v", nil })
 		require.NoError(t, err)
 	}
 

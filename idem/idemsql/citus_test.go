@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/pgonce/pgonce/dedup"
-	"github.com/pgonce/pgonce/internal/conformance"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/conformance"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // The suite on a cluster of a coordinator and three workers, through each driver. idem runs the other ways to spread.
@@ -40,7 +40,8 @@ func TestConformanceOnCitus(t *testing.T) {
 func features(driver opener) conformance.Features {
 	pq := strings.HasPrefix(driver.name, "pq")
 	return conformance.Features{
-		FnCannotEnd: true, AsksServer: true, EndUnknown: pq, BusyUnnamed: pq, NoApply: pq, OneConn: true, BusySticks: strings.HasPrefix(driver.name, "stdlib"),
+		FnCannotEnd: true, AsksServer: true, EndUnknown: pq, BusyUnnamed: pq, NoApply: pq, OneConn: true,
+		BusySticks: strings.HasPrefix(driver.name, "stdlib"),
 	}
 }
 

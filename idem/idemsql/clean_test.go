@@ -10,7 +10,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func number(t *testing.T, db *sql.DB, query string, args ...any) (n int) {
@@ -51,8 +51,10 @@ func TestMaintain(t *testing.T) {
 			require.Zero(t, stats.Skipped)
 			require.Positive(t, stats.Took)
 			require.Equal(t, 550, number(t, db, `SELECT count(*) FROM processed_events`))
-			require.Equal(t, 50, number(t, db, `SELECT count(*) FROM processed_events WHERE processed_at < now() - interval '10 days'`), "not done")
-			require.Equal(t, dedup.Event{Table: "processed_events", Outcome: dedup.Purged, Rows: 450, Held: stats.Took}, told.last)
+			require.Equal(t, 50, number(t, db,
+				`SELECT count(*) FROM processed_events WHERE processed_at < now() - interval '10 days'`), "not done")
+			require.Equal(t, dedup.Event{Table: "processed_events", Outcome: dedup.Purged, Rows: 450, Held: stats.Took},
+				told.last)
 
 			weekly.Retention = 8 * 24 * time.Hour
 			c.Table = weekly
@@ -69,7 +71,8 @@ func TestMaintain(t *testing.T) {
 			// Another purge is running, which is no failure; a table is missing; something is wrong with the cleaner.
 			tx, err := db.BeginTx(t.Context(), nil)
 			require.NoError(t, err)
-			_, err = tx.ExecContext(t.Context(), `SELECT pg_advisory_xact_lock(x'01e693ac'::int4, 'processed_events'::regclass::oid::int4)`)
+			_, err = tx.ExecContext(t.Context(),
+				`SELECT pg_advisory_xact_lock(x'01e693ac'::int4, 'processed_events'::regclass::oid::int4)`)
 			require.NoError(t, err)
 			_, err = idemsql.Maintain(t.Context(), db, dedup.Cleaner{Observer: &told})
 			require.ErrorIs(t, err, dedup.ErrBusy)
@@ -99,12 +102,13 @@ func TestClean(t *testing.T) {
 		done, ends := make(chan dedup.Stats), make(chan error, 2)
 		for range 2 {
 			go func() {
-				ends <- idemsql.Clean(ctx, db, dedup.Cleaner{Interval: 10 * time.Millisecond, Done: func(ctx context.Context, s dedup.Stats, _ error) {
-					select {
-					case done <- s:
-					case <-ctx.Done():
-					}
-				}})
+				ends <- idemsql.Clean(ctx, db,
+					dedup.Cleaner{Interval: 10 * time.Millisecond, Done: func(ctx context.Context, s dedup.Stats, _ error) {
+						select {
+						case done <- s:
+						case <-ctx.Done():
+						}
+					}})
 			}()
 		}
 		for range 2 {
@@ -112,7 +116,8 @@ func TestClean(t *testing.T) {
 				SELECT 's', 'o', 'k' || i, now() - interval '40 days' FROM generate_series(1, 300) AS i`)
 			require.NoError(t, err)
 			var deleted int64
-			require.Eventually(t, func() bool { deleted += (<-done).Deleted; return deleted == 300 }, 30*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { deleted += (<-done).Deleted; return deleted == 300 }, 30*time.Second,
+				time.Millisecond)
 		}
 		cancel()
 		for range 2 {

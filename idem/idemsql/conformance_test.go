@@ -17,9 +17,9 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/conformance"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/conformance"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -69,7 +69,11 @@ func overStdlib(mode pgx.QueryExecMode) func(testing.TB, string, *faultconn.Scri
 		}
 		script.Attach(&cfg.Config)
 		// Messages can be counted only where the time that passes makes none.
-		return stdlib.OpenDB(*cfg, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
+		return stdlib.OpenDB(*cfg, stdlib.OptionShouldPing(func(context.Context,
+			stdlib.ShouldPingParams,
+		) bool {
+			return false
+		}))
 	}
 }
 
@@ -118,7 +122,10 @@ func TestMigrateLayouts(t *testing.T) {
 		t.Run(driver.name, func(t *testing.T) {
 			t.Parallel()
 			db := migrated(t, driver.open(t, pgtest.DSN(t), nil))
-			tables := []dedup.Table{{Name: "hash", Layout: dedup.Hash(3)}, {Name: "weekly", Layout: dedup.Weekly, Retention: 10 * 24 * time.Hour}}
+			tables := []dedup.Table{
+				{Name: "hash", Layout: dedup.Hash(3)},
+				{Name: "weekly", Layout: dedup.Weekly, Retention: 10 * 24 * time.Hour},
+			}
 			for range 2 {
 				require.NoError(t, idemsql.Migrate(t.Context(), db, tables...))
 				require.NoError(t, idemsql.Verify(t.Context(), db, tables...))
@@ -157,10 +164,13 @@ func TestConformanceOfLayouts(t *testing.T) {
 	for name, layout := range map[string]dedup.Layout{"hash": dedup.Hash(4), "weekly": dedup.Weekly} {
 		t.Run(name, func(t *testing.T) {
 			conformance.Run(t, conformance.Door{
-				Open:     func(t *testing.T) conformance.DB { return newDB(migrated(t, overPQ("")(t, pgtest.DSN(t), nil))) },
-				Features: conformance.Features{FnCannotEnd: true, AsksServer: true, EndUnknown: true, BusyUnnamed: true, NoApply: true},
-				Layout:   layout,
-				Core:     !pgtest.Full(),
+				Open: func(t *testing.T) conformance.DB { return newDB(migrated(t, overPQ("")(t, pgtest.DSN(t), nil))) },
+				Features: conformance.Features{
+					FnCannotEnd: true, AsksServer: true, EndUnknown: true, BusyUnnamed: true,
+					NoApply: true,
+				},
+				Layout: layout,
+				Core:   !pgtest.Full(),
 			})
 		})
 	}
@@ -221,12 +231,17 @@ func (d sqlDB) Begin(ctx context.Context, level string) (conformance.Tx, error) 
 	return sqlTx{querier{tx}}, nil
 }
 
-func (d sqlDB) Run(ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error) (idem.Outcome, error) {
-	return once(s).Run(ctx, d.db, key, func(ctx context.Context, tx idemsql.Tx) error { return fn(ctx, sqlTx{querier{tx}}) })
+func (d sqlDB) Run(
+	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error,
+) (idem.Outcome, error) {
+	return once(s).Run(ctx, d.db, key,
+		func(ctx context.Context, tx idemsql.Tx) error { return fn(ctx, sqlTx{querier{tx}}) })
 }
 
 // Apply is that of package idem, over the connection of pgx/stdlib. Of other drivers the suite does not ask for it.
-func (d sqlDB) Apply(ctx context.Context, s conformance.Settings, key idem.Key, effects ...conformance.Effect) (out idem.Outcome, err error) {
+func (d sqlDB) Apply(
+	ctx context.Context, s conformance.Settings, key idem.Key, effects ...conformance.Effect,
+) (out idem.Outcome, err error) {
 	b := &pgx.Batch{}
 	for _, e := range effects {
 		b.Queue(e.SQL, e.Args...)
@@ -248,19 +263,25 @@ func (d sqlDB) Apply(ctx context.Context, s conformance.Settings, key idem.Key, 
 }
 
 func (d sqlDB) RunReturning(
-	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
+	ctx context.Context, s conformance.Settings, key idem.Key,
+	fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
 ) (conformance.Receipt, idem.Outcome, error) {
-	return idemsql.Returning[conformance.Receipt]{Once: once(s)}.Run(ctx, d.db, key, func(ctx context.Context, tx idemsql.Tx) (conformance.Receipt, error) {
-		return fn(ctx, sqlTx{querier{tx}})
-	})
+	return idemsql.Returning[conformance.Receipt]{Once: once(s)}.Run(ctx, d.db, key,
+		func(ctx context.Context, tx idemsql.Tx) (conformance.Receipt, error) {
+			return fn(ctx, sqlTx{querier{tx}})
+		})
 }
 
-func (d sqlDB) Reserve(ctx context.Context, s conformance.Settings, key idem.Key, lease time.Duration) (conformance.Reservation, idem.Outcome, error) {
+func (d sqlDB) Reserve(
+	ctx context.Context, s conformance.Settings, key idem.Key, lease time.Duration,
+) (conformance.Reservation, idem.Outcome, error) {
 	r, out, err := once(s).Reserve(ctx, d.db, key, lease)
 	return conformance.Reservation{Attempt: r.Attempt, Value: r.Value, Held: r}, out, err
 }
 
-func (d sqlDB) Pending(ctx context.Context, s conformance.Settings, scope idem.Scope, limit int) ([]idem.PendingKey, error) {
+func (d sqlDB) Pending(
+	ctx context.Context, s conformance.Settings, scope idem.Scope, limit int,
+) ([]idem.PendingKey, error) {
 	return once(s).Pending(ctx, d.db, scope, limit)
 }
 
@@ -306,7 +327,9 @@ func (d sqlDB) Idle(ctx context.Context) bool {
 // sqlTx is a transaction of a test's own, or the one that fn gets, which nobody can end.
 type sqlTx struct{ querier }
 
-func (t sqlTx) Do(ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error) (idem.Outcome, error) {
+func (t sqlTx) Do(
+	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) error,
+) (idem.Outcome, error) {
 	return once(s).Do(ctx, t.q, key, func(ctx context.Context, tx idemsql.Tx) error {
 		return fn(ctx, sqlTx{querier{tx}})
 	})
@@ -321,11 +344,13 @@ func (t sqlTx) DoMany(
 }
 
 func (t sqlTx) DoReturning(
-	ctx context.Context, s conformance.Settings, key idem.Key, fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
+	ctx context.Context, s conformance.Settings, key idem.Key,
+	fn func(context.Context, conformance.Tx) (conformance.Receipt, error),
 ) (conformance.Receipt, idem.Outcome, error) {
-	return idemsql.Returning[conformance.Receipt]{Once: once(s)}.Do(ctx, t.q, key, func(ctx context.Context, tx idemsql.Tx) (conformance.Receipt, error) {
-		return fn(ctx, sqlTx{querier{tx}})
-	})
+	return idemsql.Returning[conformance.Receipt]{Once: once(s)}.Do(ctx, t.q, key,
+		func(ctx context.Context, tx idemsql.Tx) (conformance.Receipt, error) {
+			return fn(ctx, sqlTx{querier{tx}})
+		})
 }
 
 func (t sqlTx) Confirm(ctx context.Context, r conformance.Reservation, value []byte) error {

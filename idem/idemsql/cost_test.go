@@ -16,7 +16,7 @@ import (
 
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // trips counts what the client sends: both drivers write once a round trip. It is a dialer of lib/pq.
@@ -78,10 +78,19 @@ func TestRoundTrips(t *testing.T) {
 	type counts struct{ Do, DoDuplicate, DoMaxWait, Run, RunDuplicate, RunMaxWait, Lookup, Call, CallUnsent int64 }
 	// Of a connection whose statements are cached where the mode caches. Do counts begin, claim, effect, check and commit;
 	// Call has those behind its reservation (begin, insert, read, commit), and, unsent, begin, delete and commit.
-	one := counts{Do: 5, DoDuplicate: 4, DoMaxWait: 9, Run: 5, RunDuplicate: 4, RunMaxWait: 7, Lookup: 1, Call: 9, CallUnsent: 7}
+	one := counts{
+		Do: 5, DoDuplicate: 4, DoMaxWait: 9, Run: 5, RunDuplicate: 4, RunMaxWait: 7, Lookup: 1, Call: 9,
+		CallUnsent: 7,
+	}
 	// lib/pq takes two round trips for a statement with parameters, pgx in this mode for every query.
-	parameters := counts{Do: 6, DoDuplicate: 6, DoMaxWait: 11, Run: 6, RunDuplicate: 6, RunMaxWait: 9, Lookup: 2, Call: 12, CallUnsent: 10}
-	queries := counts{Do: 7, DoDuplicate: 6, DoMaxWait: 13, Run: 7, RunDuplicate: 6, RunMaxWait: 11, Lookup: 2, Call: 13, CallUnsent: 10}
+	parameters := counts{
+		Do: 6, DoDuplicate: 6, DoMaxWait: 11, Run: 6, RunDuplicate: 6, RunMaxWait: 9, Lookup: 2,
+		Call: 12, CallUnsent: 10,
+	}
+	queries := counts{
+		Do: 7, DoDuplicate: 6, DoMaxWait: 13, Run: 7, RunDuplicate: 6, RunMaxWait: 11, Lookup: 2, Call: 13,
+		CallUnsent: 10,
+	}
 	for _, c := range []struct {
 		mode pgx.QueryExecMode
 		pq   bool

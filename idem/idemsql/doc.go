@@ -45,8 +45,8 @@
 //     idem takes four: its reservation is a transaction of four, and each end of an attempt without an answer one of
 //     three. lib/pq without binary_parameters=yes takes two for a statement with parameters, as does pgx in the mode
 //     describe_exec for a query.
-//   - There is no Apply: database/sql sends one statement after the other. With pgx/stdlib, call idem's on the *pgx.Conn
-//     that [sql.Conn.Raw] leads to: c.(*stdlib.Conn).Conn(). The table and the keys are the same.
+//   - There is no Apply: database/sql sends one statement after the other. With pgx/stdlib, call idem's on the
+//     *pgx.Conn that [sql.Conn.Raw] leads to: c.(*stdlib.Conn).Conn(). The table and the keys are the same.
 //   - After fn one short query asks whether the claim's transaction is still open, so fn's Tx needs no refusals.
 //   - A *sql.DB has the methods that Do needs, and is refused at run time, see Do.
 //   - The driver decides whether it reports the COMMIT of a failed transaction. Both drivers below do:

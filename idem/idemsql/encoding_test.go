@@ -13,7 +13,7 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // sessions are how each driver gets a session in a client_encoding; "" is the driver's own.
@@ -80,9 +80,11 @@ func TestVerifyEncoding(t *testing.T) {
 	} {
 		name := admin.Config().ConnConfig.Database + "_" + strings.ToLower(tc.server)
 		var there bool
-		require.NoError(t, admin.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, name).Scan(&there))
+		require.NoError(t, admin.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`,
+			name).Scan(&there))
 		if !there {
-			_, err := admin.Exec(t.Context(), `CREATE DATABASE `+name+` TEMPLATE template0 ENCODING '`+tc.server+`' LC_COLLATE 'C' LC_CTYPE 'C'`)
+			_, err := admin.Exec(t.Context(),
+				`CREATE DATABASE `+name+` TEMPLATE template0 ENCODING '`+tc.server+`' LC_COLLATE 'C' LC_CTYPE 'C'`)
 			require.NoError(t, err)
 			t.Cleanup(func() {
 				_, _ = admin.Exec(context.Background(), `DROP DATABASE IF EXISTS `+name+` WITH (FORCE)`)
@@ -115,7 +117,8 @@ func TestVerifyEncoding(t *testing.T) {
 		require.NoError(t, utf8.Close())
 	}
 	// What pgx takes by itself is the database's: in one that is not UTF8, another than lib/pq's.
-	dsn := strings.Replace(admin.Config().ConnString(), "/"+admin.Config().ConnConfig.Database, "/"+admin.Config().ConnConfig.Database+"_latin1", 1)
+	dsn := strings.Replace(admin.Config().ConnString(), "/"+admin.Config().ConnConfig.Database,
+		"/"+admin.Config().ConnConfig.Database+"_latin1", 1)
 	for _, s := range sessions {
 		verify, _ := s.open(t, dsn, "")
 		require.Equal(t, s.name != "pq", verify() != nil, s.name)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // exampleDB returns a new database with the tables of the examples; only needed here.
@@ -121,11 +121,12 @@ func ExampleReturning() {
 	defer done()
 	var numbered idemsql.Returning[int]
 	for range 2 {
-		fmt.Println(numbered.Run(ctx, db, activations.Key("evt_1"), func(ctx context.Context, tx idemsql.Tx) (n int, err error) {
-			err = tx.QueryRowContext(ctx, `
+		fmt.Println(numbered.Run(ctx, db, activations.Key("evt_1"),
+			func(ctx context.Context, tx idemsql.Tx) (n int, err error) {
+				err = tx.QueryRowContext(ctx, `
 				UPDATE subscriptions SET activations = activations + 1 WHERE id = 'sub_1' RETURNING activations`).Scan(&n)
-			return n, err
-		}))
+				return n, err
+			}))
 	}
 	// Output:
 	// 1 executed <nil>

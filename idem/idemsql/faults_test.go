@@ -15,9 +15,9 @@ import (
 
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/conformance"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/conformance"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 var stripe = idem.Scope{Source: "stripe", Operation: "activate"}
@@ -126,10 +126,13 @@ func faulty(t *testing.T, names []string, test func(t *testing.T, open func(*tes
 		t.Run(d.name, func(t *testing.T) {
 			test(t, func(t *testing.T) conformance.Breakable {
 				s := d.site(t)
-				return conformance.Breakable{Sound: newDB(s.sound), Broken: func(script *faultconn.Script) (conformance.DB, func()) {
-					db := s.broken(script)
-					return newDB(db), func() { s.gone(db) }
-				}}
+				return conformance.Breakable{
+					Sound: newDB(s.sound),
+					Broken: func(script *faultconn.Script) (conformance.DB, func()) {
+						db := s.broken(script)
+						return newDB(db), func() { s.gone(db) }
+					},
+				}
 			})
 		})
 	}
@@ -164,8 +167,9 @@ func eachCut(t *testing.T, test func(*testing.T, conformance.Cuts)) {
 	})
 }
 
-// database/sql tries a bad connection's statement again on another one: outside of transactions, and where it begins one.
-// So whatever a driver calls a bad connection, fn runs once for each transaction, and no key is claimed unnoticed.
+// database/sql tries a bad connection's statement again on another one: outside of transactions, and where it begins
+// one. So whatever a driver calls a bad connection, fn runs once for each transaction, and no key is claimed
+// unnoticed.
 func TestBadConnections(t *testing.T) {
 	kill := func(s *site, db *sql.DB) {
 		// Every idle connection, so that the next one that is taken out is dead and does not know it.
@@ -319,7 +323,9 @@ func (c *flakyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (tx driv
 	return flakyTx{tx, c}, err
 }
 
-func (c *flakyConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (res driver.Result, err error) {
+func (c *flakyConn) ExecContext(
+	ctx context.Context, query string, args []driver.NamedValue,
+) (res driver.Result, err error) {
 	err = c.call(&c.f.statements, c.f.statement, func() error {
 		res, err = c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
 		return err
@@ -327,7 +333,9 @@ func (c *flakyConn) ExecContext(ctx context.Context, query string, args []driver
 	return res, err
 }
 
-func (c *flakyConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (rows driver.Rows, err error) {
+func (c *flakyConn) QueryContext(
+	ctx context.Context, query string, args []driver.NamedValue,
+) (rows driver.Rows, err error) {
 	err = c.call(&c.f.statements, c.f.statement, func() error {
 		rows, err = c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
 		return err

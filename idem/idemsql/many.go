@@ -15,7 +15,8 @@ import (
 func (o Once) DoMany(
 	ctx context.Context, tx Conn, keys []idem.Key, fn func(ctx context.Context, tx Tx, fresh []int) error,
 ) ([]idem.Result, error) {
-	claims, faults, err := o.settings().Claims(len(keys), func(i int) (front.Facts, error) { return front.FactsOf(keys[i]), keys[i].Validate() })
+	claims, faults, err := o.settings().Claims(len(keys),
+		func(i int) (front.Facts, error) { return front.FactsOf(keys[i]), keys[i].Validate() })
 	if err != nil {
 		return nil, o.translate(idem.Scope{}, err)
 	}

@@ -123,7 +123,8 @@ func (o Once) Run(ctx context.Context, db DB, key idem.Key, fn func(context.Cont
 	if err != nil {
 		return 0, err
 	}
-	res, err := claim.Run(ctx, pg.FromSQLDB(db, o.TxOptions), c, func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
+	res, err := claim.Run(ctx, pg.FromSQLDB(db, o.TxOptions), c,
+		func(ctx context.Context, tx pg.Tx) error { return run(ctx, tx, fn) })
 	return idem.Outcome(res.Outcome), o.translate(key.Scope(), err)
 }
 
@@ -164,7 +165,10 @@ func (o Once) translate(scope idem.Scope, err error) error {
 		Fault: func(f *front.KeyFault) error { return &idem.KeyError{Role: f.Role, Problem: f.Problem} },
 		Final: func(f *claim.Final) error { return &idem.FinalError{Value: f.Value, Err: f.Err} },
 		Failure: func(f *claim.Failure, cause error) error {
-			return &idem.Error{Scope: scope, Table: o.Table.Name, Stage: idem.Stage(f.Stage), Unknown: f.CommitUnknown, Err: cause}
+			return &idem.Error{
+				Scope: scope, Table: o.Table.Name, Stage: idem.Stage(f.Stage), Unknown: f.CommitUnknown,
+				Err: cause,
+			}
 		},
 	})
 }

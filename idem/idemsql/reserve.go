@@ -31,7 +31,9 @@ type Reservation struct {
 // REPEATABLE READ, or a lost connection, is retryable. If the reply to its COMMIT is lost, the row may be reserved
 // until the lease ends. Safe for concurrent use if db is. Behind PgBouncer in statement mode it fails, and reserves
 // nothing.
-func (o Once) Reserve(ctx context.Context, db DB, key idem.Key, lease time.Duration) (Reservation, idem.Outcome, error) {
+func (o Once) Reserve(
+	ctx context.Context, db DB, key idem.Key, lease time.Duration,
+) (Reservation, idem.Outcome, error) {
 	c, err := o.claim(key)
 	if err != nil {
 		return Reservation{}, 0, err

@@ -17,7 +17,9 @@ type Returning[T any] struct {
 }
 
 // Do is [idem.Returning.Do] over database/sql: [Do] with a value.
-func (r Returning[T]) Do(ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) (T, error)) (T, idem.Outcome, error) {
+func (r Returning[T]) Do(
+	ctx context.Context, tx Conn, key idem.Key, fn func(context.Context, Tx) (T, error),
+) (T, idem.Outcome, error) {
 	ctx, tx = whole(ctx, tx)
 	c, v, err := r.claim(key)
 	if err != nil {
@@ -32,7 +34,9 @@ func (r Returning[T]) Do(ctx context.Context, tx Conn, key idem.Key, fn func(con
 }
 
 // Run is [Run] with a value, and with the rules of [Returning.Do].
-func (r Returning[T]) Run(ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) (T, error)) (T, idem.Outcome, error) {
+func (r Returning[T]) Run(
+	ctx context.Context, db DB, key idem.Key, fn func(context.Context, Tx) (T, error),
+) (T, idem.Outcome, error) {
 	c, v, err := r.claim(key)
 	if err != nil {
 		return *v, 0, err

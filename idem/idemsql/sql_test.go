@@ -16,7 +16,7 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -47,7 +47,10 @@ func TestTypes(t *testing.T) {
 	for _, typ := range []reflect.Type{reflect.TypeFor[*sql.DB](), reflect.TypeFor[*sql.Conn]()} {
 		require.True(t, typ.Implements(db), "%v", typ)
 	}
-	for _, typ := range []reflect.Type{reflect.TypeFor[*sql.Tx](), reflect.TypeFor[*sql.Conn](), reflect.TypeFor[idemsql.Tx]()} {
+	for _, typ := range []reflect.Type{
+		reflect.TypeFor[*sql.Tx](), reflect.TypeFor[*sql.Conn](),
+		reflect.TypeFor[idemsql.Tx](),
+	} {
 		require.True(t, typ.Implements(conn), "%v", typ)
 	}
 	sites(t, func(s *site) {
@@ -145,7 +148,8 @@ func TestLeastTransaction(t *testing.T) {
 	}, typical...)
 }
 
-// A connection that is in a transaction is refused: a BEGIN there is only a warning, and the COMMIT would be the caller's.
+// A connection that is in a transaction is refused: a BEGIN there is only a warning, and the COMMIT would be the
+// caller's.
 func TestConnectionInTransaction(t *testing.T) {
 	sites(t, func(s *site) {
 		for _, begin := range []func(*sql.Conn) (end func()){
@@ -214,7 +218,12 @@ func TestMisuse(t *testing.T) {
 	}{
 		{"commits", nil, func(_ context.Context, outer *sql.Tx, _ idemsql.Tx) error { return outer.Commit() }},
 		{"rolls back", nil, func(_ context.Context, outer *sql.Tx, _ idemsql.Tx) error { return outer.Rollback() }},
-		{"commits, and fails", errFn, func(_ context.Context, outer *sql.Tx, _ idemsql.Tx) error { _ = outer.Commit(); return errFn }},
+		{"commits, and fails", errFn, func(_ context.Context, outer *sql.Tx,
+			_ idemsql.Tx,
+		) error {
+			_ = outer.Commit()
+			return errFn
+		}},
 		{"leaves rows open", nil, func(ctx context.Context, _ *sql.Tx, own idemsql.Tx) error {
 			_, err := own.QueryContext(ctx, `SELECT generate_series(1, 100000)`)
 			return err
@@ -296,7 +305,8 @@ func TestMisuseOfConn(t *testing.T) {
 			leave(s, false, func(_ *sql.Conn, own idemsql.Tx) idemsql.Conn { return own })
 		})
 	})
-	// The connection is closed where it cannot be told to fail. (Over stdlib, database/sql itself would wait for the rows.)
+	// The connection is closed where it cannot be told to fail. (Over stdlib, database/sql itself would wait for the
+	// rows.)
 	t.Run("leaves rows of the outer one open", func(t *testing.T) {
 		sites(t, func(s *site) {
 			leave(s, true, func(outer *sql.Conn, _ idemsql.Tx) idemsql.Conn { return outer })

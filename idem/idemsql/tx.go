@@ -20,15 +20,16 @@ type Tx interface {
 
 // fnTx is a transaction without its end.
 //
-// Why not hand out the *sql.Tx: its Commit and Rollback would have to be found out afterwards, when they can be kept from
-// being called at all.
+// Why not hand out the *sql.Tx: its Commit and Rollback would have to be found out afterwards, when they can be kept
+// from being called at all.
 type fnTx struct {
 	tx     Conn
 	inside claim.Inside
 	rows   *sql.Rows // the last ones: a connection has no room for others while some are open
 }
 
-// run calls fn with tx. Rows that fn leaves open are closed, for while they are open the server cannot be told anything.
+// run calls fn with tx. Rows that fn leaves open are closed, for while they are open the server cannot be told
+// anything.
 func run(ctx context.Context, tx pg.Tx, fn func(context.Context, Tx) error) error {
 	t := &fnTx{tx: pg.SQLOf(tx), inside: claim.InsideOf(ctx)}
 	defer t.closeRows() // whatever becomes of fn
@@ -92,8 +93,8 @@ func (t *fnTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, err
 
 var errMissing = errors.New("idemsql: the transaction given to Do has no such method; use ExecContext or QueryContext")
 
-// refusal returns a row whose Scan returns errMissing. Only database/sql can make a *sql.Row, and a database that cannot
-// be connected to makes one with the error in it.
+// refusal returns a row whose Scan returns errMissing. Only database/sql can make a *sql.Row, and a database that
+// cannot be connected to makes one with the error in it.
 func refusal(ctx context.Context) *sql.Row {
 	db := sql.OpenDB(unreachable{})
 	defer db.Close()

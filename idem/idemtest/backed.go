@@ -15,11 +15,10 @@ import (
 )
 
 // Backed looks for the constraint behind each key. It proves the tables in Dedup with [dedup.Verify], inboxes with
-// [inbox.Verify], and the constraints in Constraints by the same rules: unique, valid, immediate, not partial, on columns
-// that cannot be NULL.
-// Then it makes each delivery. It fails unless that wrote a row which one of the constraints refuses a second time: it
-// tries. A constraint whose values are new for each delivery (an identity, a default like gen_random_uuid(), a time)
-// fails too.
+// [inbox.Verify], and the constraints in Constraints by the same rules: unique, valid, immediate, not partial, on
+// columns that cannot be NULL. Then it makes each delivery. It fails unless that wrote a row which one of the
+// constraints refuses a second time: it tries. A constraint whose values are new for each delivery (an identity, a
+// default like gen_random_uuid(), a time) fails too.
 func (k Kit[D]) Backed(t TB) {
 	t.Helper()
 	run(t, k, part[D]{"Backed", (*lab[D]).backed})
@@ -60,7 +59,8 @@ func (l *lab[D]) backed() error {
 		}
 		if guarded == 0 {
 			return &finding{
-				sentence: fmt.Sprintf("%s wrote no row that a unique constraint keeps from being written again: no constraint backs its key", l.name(i)),
+				sentence: fmt.Sprintf("%s wrote no row that a unique constraint keeps from being written again: no constraint "+
+					"backs its key", l.name(i)),
 				database: st.name,
 			}
 		}
@@ -144,7 +144,8 @@ func (l *lab[D]) guards(st *stage) (all []guard, err error) {
 		all = append(all, g)
 	}
 	if len(all) == 0 {
-		return nil, &finding{sentence: "no table of package dedup is there, and no constraint is named in Kit.Constraints: nothing backs the keys", database: st.name}
+		return nil, &finding{sentence: "no table of package dedup is there, and no constraint is named in Kit.Constraints: " +
+			"nothing backs the keys", database: st.name}
 	}
 	return all, nil
 }
@@ -153,7 +154,8 @@ func (st *stage) constraint(ctx context.Context, name string) (g guard, problem 
 	var oid int64
 	var unique, immediate, partial, expressions, nullable bool
 	var columns string
-	err = st.pool.QueryRow(ctx, findConstraint, name).Scan(&oid, &unique, &immediate, &partial, &expressions, &nullable, &columns)
+	err = st.pool.QueryRow(ctx, findConstraint, name).Scan(&oid, &unique, &immediate, &partial, &expressions, &nullable,
+		&columns)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return g, "it does not exist, or has no index", nil
@@ -198,7 +200,8 @@ func (st *stage) refuses(ctx context.Context, g guard, old []string) (n int, err
 	if old == nil {
 		old = []string{}
 	}
-	rows, err := st.pool.Query(ctx, `SELECT concat(tableoid, ctid) FROM `+g.table.sql()+` WHERE concat(tableoid, ctid) <> ALL ($1::text[])`, old)
+	rows, err := st.pool.Query(ctx,
+		`SELECT concat(tableoid, ctid) FROM `+g.table.sql()+` WHERE concat(tableoid, ctid) <> ALL ($1::text[])`, old)
 	if err != nil {
 		return 0, err
 	}

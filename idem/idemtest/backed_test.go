@@ -41,32 +41,63 @@ func TestBacked(t *testing.T) {
 		{name: "none is named", handler: own, after: `DROP TABLE processed_events`, want: "nothing backs the keys"},
 		{name: "it is not there", handler: own, constraint: "gone", want: "gone backs no key: it does not exist"},
 		{name: "nothing is written to it", handler: noKey, want: "wrote no row that a unique constraint keeps"},
-		{name: "dedup table is missing", handler: soundOn, dedup: []dedup.Table{{Name: "other"}}, want: "Kit.Dedup: there is no table other"},
 		{
-			name: "dedup table without its constraint", handler: own, after: `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey`,
-			want: "the table processed_events does not back its keys: 1 problem",
+			name: "dedup table is missing", handler: soundOn, dedup: []dedup.Table{{Name: "other"}},
+			want: "Kit.Dedup: there is no table other",
+		},
+		{
+			name: "dedup table without its constraint", handler: own,
+			after: `ALTER TABLE processed_events DROP CONSTRAINT processed_events_pkey`,
+			want:  "the table processed_events does not back its keys: 1 problem",
 		},
 		{name: "not unique", handler: own, after: `CREATE INDEX i ON seen (event)`, constraint: "i", want: "not unique"},
-		{name: "deferrable", handler: own, after: `ALTER TABLE seen ADD CONSTRAINT i UNIQUE (event) DEFERRABLE`, constraint: "i", want: "deferrable"},
-		{name: "partial", handler: own, after: `CREATE UNIQUE INDEX i ON seen (event) WHERE event <> ''`, constraint: "i", want: "partial"},
-		{name: "expression", handler: own, after: `CREATE UNIQUE INDEX i ON seen (left(event, 5))`, constraint: "i", want: "on an expression"},
+		{
+			name: "deferrable", handler: own, after: `ALTER TABLE seen ADD CONSTRAINT i UNIQUE (event) DEFERRABLE`,
+			constraint: "i", want: "deferrable",
+		},
+		{
+			name: "partial", handler: own, after: `CREATE UNIQUE INDEX i ON seen (event) WHERE event <> ''`, constraint: "i",
+			want: "partial",
+		},
+		{
+			name: "expression", handler: own, after: `CREATE UNIQUE INDEX i ON seen (left(event, 5))`, constraint: "i",
+			want: "on an expression",
+		},
 		{
 			name: "nullable", handler: own, after: `ALTER TABLE seen ADD other int, ADD CONSTRAINT i UNIQUE (event, other)`,
 			constraint: "i", want: "NULLs are not equal",
 		},
 		{
-			name: "a part that is always new", handler: own, after: `ALTER TABLE seen ADD id uuid NOT NULL DEFAULT gen_random_uuid(), ADD CONSTRAINT i UNIQUE (event, id)`,
+			name: "a part that is always new", handler: own,
+			after:      `ALTER TABLE seen ADD id uuid NOT NULL DEFAULT gen_random_uuid(), ADD CONSTRAINT i UNIQUE (event, id)`,
 			constraint: "i", want: "the constraint i backs no key",
 		},
-		{name: "an identity", handler: own, after: `ALTER TABLE ledger ADD CONSTRAINT i PRIMARY KEY (id)`, constraint: "i", want: made("ledger")},
-		{name: "a uuid by default", handler: own, after: `ALTER TABLE ledger ADD no uuid DEFAULT gen_random_uuid() CONSTRAINT i PRIMARY KEY`, constraint: "i", want: made("ledger")},
-		{name: "a sequence", handler: own, after: `ALTER TABLE ledger ADD no bigserial CONSTRAINT i UNIQUE`, constraint: "i", want: made("ledger")},
-		{name: "a time", handler: own, after: `ALTER TABLE ledger ADD CONSTRAINT i UNIQUE (event, at)`, constraint: "i", want: made("ledger")},
+		{
+			name: "an identity", handler: own, after: `ALTER TABLE ledger ADD CONSTRAINT i PRIMARY KEY (id)`, constraint: "i",
+			want: made("ledger"),
+		},
+		{
+			name: "a uuid by default", handler: own,
+			after: `ALTER TABLE ledger ADD no uuid DEFAULT gen_random_uuid() CONSTRAINT i PRIMARY KEY`, constraint: "i",
+			want: made("ledger"),
+		},
+		{
+			name: "a sequence", handler: own, after: `ALTER TABLE ledger ADD no bigserial CONSTRAINT i UNIQUE`, constraint: "i",
+			want: made("ledger"),
+		},
+		{
+			name: "a time", handler: own, after: `ALTER TABLE ledger ADD CONSTRAINT i UNIQUE (event, at)`, constraint: "i",
+			want: made("ledger"),
+		},
 		{name: "a trigger's", handler: own, after: counted, constraint: "i", want: made("ledger")},
-		{name: "a default that is not used", handler: own, after: `ALTER TABLE seen ALTER event SET DEFAULT gen_random_uuid()::text`, constraint: "seen_pkey"},
+		{
+			name: "a default that is not used", handler: own,
+			after: `ALTER TABLE seen ALTER event SET DEFAULT gen_random_uuid()::text`, constraint: "seen_pkey",
+		},
 		{name: "time in the key", handler: timeInKey, want: "time or random part in the key"},
 		{
-			name: "another constraint of the row", handler: own, after: `ALTER TABLE seen ADD other text NOT NULL DEFAULT 'x', ADD CONSTRAINT i UNIQUE (event, other)`,
+			name: "another constraint of the row", handler: own,
+			after:      `ALTER TABLE seen ADD other text NOT NULL DEFAULT 'x', ADD CONSTRAINT i UNIQUE (event, other)`,
 			constraint: "i", want: "was refused for another reason than i (23505)",
 		},
 	} {
@@ -113,7 +144,8 @@ func TestLoad(t *testing.T) {
 	for _, l := range []idemtest.Latency{r.Fresh, r.Hot} {
 		require.Positive(t, l.Deliveries)
 		require.Positive(t, l.Rate)
-		require.LessOrEqual(t, l.Rate, float64(l.Deliveries)/0.5, "each half lasts for half of the second, or longer where the machine is slow")
+		require.LessOrEqual(t, l.Rate, float64(l.Deliveries)/0.5,
+			"each half lasts for half of the second, or longer where the machine is slow")
 		require.Positive(t, l.P50)
 		require.GreaterOrEqual(t, l.P95, l.P50)
 		require.GreaterOrEqual(t, l.P99, l.P95)

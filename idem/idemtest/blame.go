@@ -45,28 +45,34 @@ func (r *result[D]) misuse(d []tableDiff) string {
 		return "fn keeps state from a rolled-back first attempt: it ran twice in this delivery, and what it kept outside of " +
 			"the transaction counted twice; set such variables at the start of fn"
 	case r.acked && r.point.Fault == stopFault:
-		return "acknowledged at shutdown: the context ended before the work was committed, and the handler returned nil; return the context's error"
+		return "acknowledged at shutdown: the context ended before the work was committed, and the handler returned nil; " +
+			"return the context's error"
 	case r.acked && r.point.Fault == otherFault:
 		return "23505 swallowed without a constraint name: any unique violation is taken for a duplicate; " +
 			"ask for the one constraint that backs the key (pgerr.Duplicate)"
 	case r.acked && (r.point.Fault == raceFault || !r.point.commit()):
 		return "swallowed SQL error: a statement failed and the handler went on as if it had not; return every error"
 	case r.acked:
-		return "acknowledged before commit: the handler returned nil although COMMIT was not confirmed; acknowledge after it only"
+		return "acknowledged before commit: the handler returned nil although COMMIT was not confirmed; acknowledge after " +
+			"it only"
 	}
 	if acted := len(diff(r.mid, r.final)) > 0; !acted {
 		if len(left) == 0 {
-			return "marked outside of the database: nothing was committed, and still the handler took the next delivery for a duplicate"
+			return "marked outside of the database: nothing was committed, and still the handler took the next delivery for a " +
+				"duplicate"
 		}
-		return fmt.Sprintf("marker committed before the work: what marks the delivery as done (%s) was there, and the next delivery "+
+		return fmt.Sprintf("marker committed before the work: what marks the delivery as done (%s) was there, and the next "+
+			"delivery "+
 			"was taken for a duplicate; commit both in one transaction", tables(left))
 	}
 	switch {
 	case len(left) > 0 && r.otherConnection() != "":
-		return fmt.Sprintf("write on another connection than tx: %s was written outside of the transaction, and stays when that is rolled "+
+		return fmt.Sprintf("write on another connection than tx: %s was written outside of the transaction, and stays when "+
+			"that is rolled "+
 			"back; use the tx that fn is given for everything", r.otherConnection())
 	case len(left) > 0:
-		return fmt.Sprintf("work committed before its marker: %s was committed on its own, and made again by the next delivery; "+
+		return fmt.Sprintf("work committed before its marker: %s was committed on its own, and made again by the next "+
+			"delivery; "+
 			"commit both in one transaction", tables(left))
 	}
 	for _, t := range d {
@@ -135,14 +141,17 @@ func (l *lab[D]) blameProbe(st *stage, r *result[D], b *baseline, before []strin
 	if sentence == "" {
 		return nil
 	}
-	why := "mail sent inside fn: an effect outside of the database is not rolled back with the transaction, and made again with it; " +
+	why := "mail sent inside fn: an effect outside of the database is not rolled back with the transaction, and made " +
+		"again with it; " +
 		"write a row in fn (an outbox), and send from there"
 	if len(got) < len(b.probes[r.point.Delivery]) {
-		why = "sent after the commit: a process that ends between the two never sends; write a row in fn (an outbox), and send from there"
+		why = "sent after the commit: a process that ends between the two never sends; write a row in fn (an outbox), and " +
+			"send from there"
 	}
 	return &finding{
-		sentence: fmt.Sprintf("%s, %v; delivered again until it was acknowledged: %s: %s", l.name(r.point.Delivery), r.point, sentence, why),
-		rows:     rows, round: r.point.id(), database: st.name,
+		sentence: fmt.Sprintf("%s, %v; delivered again until it was acknowledged: %s: %s", l.name(r.point.Delivery), r.point,
+			sentence, why),
+		rows: rows, round: r.point.id(), database: st.name,
 	}
 }
 

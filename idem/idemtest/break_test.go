@@ -16,7 +16,7 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // The code of the page BREAK.md. TestBreakPage holds the page against it, and against what it prints.

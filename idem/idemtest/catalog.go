@@ -98,8 +98,8 @@ func (t *userTable) columnList(pass func(column) bool) string {
 	return strings.Join(names, ", ")
 }
 
-// comparedList returns the quoted names of the columns to compare. A json column is read as text: the blanks around it would
-// else be taken for those of the row.
+// comparedList returns the quoted names of the columns to compare. A json column is read as text: the blanks around
+// it would else be taken for those of the row.
 func (t *userTable) comparedList() string {
 	var names []string
 	for _, c := range t.columns {
@@ -125,7 +125,9 @@ type catalog struct {
 }
 
 // readCatalog reads the tables of a database; tables, ignore and dedup are the fields of the Kit.
-func readCatalog(ctx context.Context, pool *pgxpool.Pool, tables, ignore []string, dedups []dedup.Table) (*catalog, error) {
+func readCatalog(
+	ctx context.Context, pool *pgxpool.Pool, tables, ignore []string, dedups []dedup.Table,
+) (*catalog, error) {
 	cat := &catalog{}
 	byOID := map[int64]*userTable{}
 	var oids []int64
@@ -207,8 +209,8 @@ func (cat *catalog) choose(tables, ignore []string, dedups []dedup.Table) error 
 	return nil
 }
 
-// markDedup leaves of a table of package dedup what makes the key: attempts and times differ from run to run, and are the
-// library's own business.
+// markDedup leaves of a table of package dedup what makes the key: attempts and times differ from run to run, and are
+// the library's own business.
 func (t *userTable) markDedup() {
 	t.dedup = true
 	for i := range t.columns {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 )
 
 // childEnv tells a process that it is a child, and what to do.
@@ -73,7 +73,8 @@ func (l *lab[D]) runChild(spec childSpec) (string, error) {
 	out, runErr := cmd.CombinedOutput()
 	said, err := os.ReadFile(spec.Report)
 	if err != nil {
-		return "", fmt.Errorf("the test binary was run again (%s) and did not come to the same call of the kit: %w\n%s", cmd, runErr, tail(out))
+		return "", fmt.Errorf("the test binary was run again (%s) and did not come to the same call of the kit: %w\n%s", cmd,
+			runErr, tail(out))
 	}
 	return string(said), nil
 }

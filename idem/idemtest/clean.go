@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 )
 
 // baseline is what the deliveries do when each is made once, in order, and nothing is in the way.
@@ -53,14 +53,16 @@ func (l *lab[D]) makeBase(st *stage) (*baseline, error) {
 			c.volatile = true
 		}
 		if len(names) > 0 {
-			l.t.Logf("idemtest: %s: not compared, for it differs between two runs that nothing disturbed: %s", l.call, strings.Join(names, ", "))
+			l.t.Logf("idemtest: %s: not compared, for it differs between two runs that nothing disturbed: %s", l.call,
+				strings.Join(names, ", "))
 		}
 	}
 	for i := range first.states {
 		first.states[i] = first.states[i].without()
 		if d := diff(first.states[i], second.states[i].without()); len(d) > 0 {
 			return nil, &finding{
-				sentence: fmt.Sprintf("two runs of %s that nothing disturbed end differently (%s): the handler takes something from elsewhere than the delivery and the database",
+				sentence: fmt.Sprintf("two runs of %s that nothing disturbed end differently (%s): the handler takes something "+
+					"from elsewhere than the delivery and the database",
 					l.upTo(i), summary(d)),
 				rows: lines(d), database: st.name,
 			}
@@ -154,7 +156,8 @@ func (l *lab[D]) cleanDelivery(st *stage, i int) ([]faultconn.Message, error) {
 	trace := w.script.Trace()
 	if n := committed(trace) - done; n > 0 {
 		return nil, &finding{
-			sentence: fmt.Sprintf("%s, with nothing in its way: acknowledged before commit: %d of its writes were committed only after the "+
+			sentence: fmt.Sprintf("%s, with nothing in its way: acknowledged before commit: %d of its writes were committed "+
+				"only after the "+
 				"handler had returned nil, and are lost where the process ends in between; acknowledge after COMMIT", l.name(i), n),
 			database: st.name,
 		}
@@ -162,7 +165,8 @@ func (l *lab[D]) cleanDelivery(st *stage, i int) ([]faultconn.Message, error) {
 	return trace, nil
 }
 
-// grace is how long work may take to begin that a handler leaves to another goroutine, where it has written nothing itself.
+// grace is how long work may take to begin that a handler leaves to another goroutine, where it has written nothing
+// itself.
 const grace = 250 * time.Millisecond
 
 // committed counts the writes that were committed.
@@ -229,7 +233,8 @@ func probeDiff(want, got map[string]int) (sentence, rows string) {
 			continue
 		}
 		parts = append(parts, fmt.Sprintf("%d times instead of %d", got[k], want[k]))
-		rows += fmt.Sprintf("\n\t%s %s: %d times instead of %d", map[bool]string{true: "+", false: "-"}[got[k] > want[k]], cut(k, maxRow), got[k], want[k])
+		rows += fmt.Sprintf("\n\t%s %s: %d times instead of %d", map[bool]string{true: "+", false: "-"}[got[k] > want[k]],
+			cut(k, maxRow), got[k], want[k])
 	}
 	if len(parts) == 0 {
 		return "", ""

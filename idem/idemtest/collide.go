@@ -76,7 +76,8 @@ func (l *lab[D]) collide() error {
 		n := name{k.Scope().Source, k.Scope().Operation, k.ID()}
 		if j, ok := seen[n]; ok {
 			return &finding{sentence: fmt.Sprintf("%v and %v are one key, %v: the second of them would never be done; "+
-				"give each part of the id (tenant, type, id) as an argument of its own, and each operation its own Scope", by[j], by[i], k)}
+				"give each part of the id (tenant, type, id) as an argument of its own, and each operation its own Scope", by[j],
+				by[i], k)}
 		}
 		seen[n] = i
 	}

@@ -30,14 +30,43 @@ func TestCollide(t *testing.T) {
 	}{
 		{"sound", []func(order) idem.Key{sound, func(o order) idem.Key { return other.Key(o.Tenant, o.ID) }}, ""},
 		{"hashed", []func(order) idem.Key{func(o order) idem.Key { return scope.HashedKey(o.Tenant, o.ID) }}, ""},
-		{"one function twice", []func(order) idem.Key{sound, sound}, "Keys[0] of delivery 1 and Keys[1] of delivery 1 are one key"},
-		{"parts joined", []func(order) idem.Key{func(o order) idem.Key { return scope.Key(o.Tenant + o.ID) }}, "Keys[0] of delivery 1 and Keys[0] of delivery 2 are one key"},
-		{"one part left out", []func(order) idem.Key{func(o order) idem.Key { return scope.Key(o.Tenant[:1]) }}, "are one key"},
-		{"time", []func(order) idem.Key{func(o order) idem.Key { return scope.Key(o.Tenant, o.ID, time.Now().Format(time.RFC3339Nano)) }}, "made again at once it is"},
-		{"random", []func(order) idem.Key{func(o order) idem.Key { return scope.Key(o.Tenant, o.ID, fmt.Sprint(rand.Int())) }}, "time or random part in the key"},
-		{"process", []func(order) idem.Key{func(o order) idem.Key { return scope.Key(o.Tenant, o.ID, fmt.Sprint(os.Getpid())) }}, "another key when another process makes it"},
-		{"empty", []func(order) idem.Key{func(o order) idem.Key { return idem.Scope{Operation: "ship"}.Key(o.ID) }}, "the source is empty"},
-		{"long", []func(order) idem.Key{func(o order) idem.Key { return scope.Key(o.ID, strings.Repeat("x", 2000)) }}, "is too long"},
+		{
+			"one function twice",
+			[]func(order) idem.Key{sound, sound},
+			"Keys[0] of delivery 1 and Keys[1] of delivery 1 are one key",
+		},
+		{
+			"parts joined",
+			[]func(order) idem.Key{func(o order) idem.Key { return scope.Key(o.Tenant + o.ID) }},
+			"Keys[0] of delivery 1 and Keys[0] of delivery 2 are one key",
+		},
+		{
+			"one part left out",
+			[]func(order) idem.Key{func(o order) idem.Key { return scope.Key(o.Tenant[:1]) }},
+			"are one key",
+		},
+		{"time", []func(order) idem.Key{func(o order) idem.Key {
+			return scope.Key(o.Tenant, o.ID,
+				time.Now().Format(time.RFC3339Nano))
+		}}, "made again at once it is"},
+		{"random", []func(order) idem.Key{func(o order) idem.Key {
+			return scope.Key(o.Tenant, o.ID,
+				fmt.Sprint(rand.Int()))
+		}}, "time or random part in the key"},
+		{"process", []func(order) idem.Key{func(o order) idem.Key {
+			return scope.Key(o.Tenant, o.ID,
+				fmt.Sprint(os.Getpid()))
+		}}, "another key when another process makes it"},
+		{
+			"empty",
+			[]func(order) idem.Key{func(o order) idem.Key { return idem.Scope{Operation: "ship"}.Key(o.ID) }},
+			"the source is empty",
+		},
+		{
+			"long",
+			[]func(order) idem.Key{func(o order) idem.Key { return scope.Key(o.ID, strings.Repeat("x", 2000)) }},
+			"is too long",
+		},
 		{"none", nil, "Kit.Keys is empty"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -95,5 +124,6 @@ func TestCollideFirst(t *testing.T) {
 	one := func(payment) idem.Key { return credits.Key("payment") }
 	k := kit(t, onPool(begins(true, creditOnce(one))))
 	k.Keys = []func(payment) idem.Key{one}
-	require.Contains(t, failure(t, func(tb idemtest.TB) { k.All(tb) }), "idemtest: Collide: Keys[0] of delivery 1 and Keys[0] of delivery 2 are one key")
+	require.Contains(t, failure(t, func(tb idemtest.TB) { k.All(tb) }),
+		"idemtest: Collide: Keys[0] of delivery 1 and Keys[0] of delivery 2 are one key")
 }

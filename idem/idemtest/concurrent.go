@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 )
 
 // copies is how often Concurrent makes each delivery, at least.
@@ -55,7 +55,8 @@ func (l *lab[D]) concurrent() error {
 					continue // acknowledged, or made again by its copy at the end
 				}
 				if err := l.redeliver(a, l.Deliveries[i]); err != nil {
-					errs <- &finding{sentence: fmt.Sprintf("%s was never acknowledged, made by %d workers: %v", l.name(i), l.Workers, err), database: st.name}
+					errs <- &finding{sentence: fmt.Sprintf("%s was never acknowledged, made by %d workers: %v", l.name(i), l.Workers,
+						err), database: st.name}
 					return
 				}
 			}
@@ -74,7 +75,10 @@ func (l *lab[D]) concurrent() error {
 	defer a.close()
 	for i := range l.Deliveries {
 		if err := l.redeliver(a, l.Deliveries[i]); err != nil {
-			return &finding{sentence: fmt.Sprintf("%s was not acknowledged after all the others: %v", l.name(i), err), database: st.name}
+			return &finding{
+				sentence: fmt.Sprintf("%s was not acknowledged after all the others: %v", l.name(i), err),
+				database: st.name,
+			}
 		}
 	}
 	if f := l.leftOpen(a, len(l.Deliveries)-1, "after all the others"); f != nil {
@@ -84,7 +88,8 @@ func (l *lab[D]) concurrent() error {
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("%d deliveries of %d events by %d workers, %d of them broken off and made again", len(queue), len(l.Deliveries), l.Workers, broken.Load())
+	what := fmt.Sprintf("%d deliveries of %d events by %d workers, %d of them broken off and made again", len(queue),
+		len(l.Deliveries), l.Workers, broken.Load())
 	if d := diff(b.states[len(l.Deliveries)], got); len(d) > 0 {
 		return &finding{sentence: fmt.Sprintf("%s: %s: %s", what, summary(d), l.raced(b)), rows: lines(d), database: st.name}
 	}

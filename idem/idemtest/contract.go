@@ -99,7 +99,8 @@ func (c contract) duplicate() error {
 func (c contract) different() error {
 	scope := idem.Scope{Source: "idemtest", Operation: "contract"}
 	keys := []idem.Key{
-		scope.Key(c.tag, "k"), scope.Key(c.tag, "k "), scope.Key(c.tag, "K"), scope.Key(c.tag, "k", "l"), scope.Key(c.tag, "k/l"),
+		scope.Key(c.tag, "k"), scope.Key(c.tag, "k "), scope.Key(c.tag, "K"), scope.Key(c.tag, "k", "l"),
+		scope.Key(c.tag, "k/l"),
 		scope.Key(c.tag, "é"), scope.Key(c.tag, "e\u0301"), scope.HashedKey(c.tag, "k"),
 		scope.Key(c.tag, strings.Repeat("k", 900)), scope.Key(c.tag, strings.Repeat("k", 900)+"l"),
 		idem.Scope{Source: "idemtest", Operation: "another"}.Key(c.tag, "k"),
@@ -152,7 +153,8 @@ func (c contract) panicking() error {
 	return nil
 }
 
-// together makes calls at once, and counts their outcomes and the calls of fn. Those that end with an error are made again.
+// together makes calls at once, and counts their outcomes and the calls of fn. Those that end with an error are made
+// again.
 func (c contract) together(key idem.Key, fn func(call int64) error) (executed, duplicate, calls int64, err error) {
 	const callers = 8
 	ctx, cancel := context.WithTimeout(context.Background(), contractTimeout)
@@ -192,7 +194,8 @@ func (c contract) together(key idem.Key, fn func(call int64) error) (executed, d
 }
 
 func (c contract) atOnce() error {
-	did, dup, calls, err := c.together(c.key("at once"), func(int64) error { time.Sleep(5 * time.Millisecond); return nil })
+	did, dup, calls, err := c.together(c.key("at once"),
+		func(int64) error { time.Sleep(5 * time.Millisecond); return nil })
 	if err == nil && (did != 1 || calls != 1) {
 		err = fmt.Errorf("fn ran %d times; %d calls gave Executed and %d Duplicate", calls, did, dup)
 	}
@@ -208,7 +211,8 @@ func (c contract) failingAtOnce() error {
 		return nil
 	})
 	if err == nil && did != 1 {
-		err = fmt.Errorf("the first two calls of fn failed, and %d later ones gave Executed, %d Duplicate: the key of a failed call is "+
+		err = fmt.Errorf("the first two calls of fn failed, and %d later ones gave Executed, %d Duplicate: the key of a "+
+			"failed call is "+
 			"neither done nor lost", did, dup)
 	}
 	return err
@@ -229,7 +233,8 @@ func (c contract) cancelled() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	called := false
-	if _, err := c.run(ctx, c.key("cancelled"), func(context.Context) error { called = true; return nil }); err == nil || called {
+	if _, err := c.run(ctx, c.key("cancelled"), func(context.Context) error { called = true; return nil }); err == nil ||
+		called {
 		return fmt.Errorf("no error, fn called: %v", called)
 	}
 	return c.once(c.key("cancelled"), idem.Executed)

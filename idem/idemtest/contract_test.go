@@ -12,7 +12,7 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // memory is a fake, as one writes it for the tests of a service: keys in a map. claim says whether a key is new.
@@ -77,10 +77,22 @@ func TestContractOfFakes(t *testing.T) {
 		want string
 	}{
 		{"sound", &memory{name: idem.Key.String}, ""},
-		{"returns the conflicting row", &memory{name: idem.Key.String, returnsConflict: true}, "a duplicate: the key was there already, and fn was called again"},
-		{"forgets the source", &memory{name: func(k idem.Key) string { return k.Scope().Operation + "/" + k.ID() }}, "different keys: "},
-		{"forgets the operation", &memory{name: func(k idem.Key) string { return k.Scope().Source + "/" + k.ID() }}, "different keys: "},
-		{"cuts the id", &memory{name: func(k idem.Key) string { return k.String()[:min(len(k.String()), 255)] }}, "different keys: "},
+		{
+			"returns the conflicting row", &memory{name: idem.Key.String, returnsConflict: true},
+			"a duplicate: the key was there already, and fn was called again",
+		},
+		{
+			"forgets the source", &memory{name: func(k idem.Key) string { return k.Scope().Operation + "/" + k.ID() }},
+			"different keys: ",
+		},
+		{
+			"forgets the operation", &memory{name: func(k idem.Key) string { return k.Scope().Source + "/" + k.ID() }},
+			"different keys: ",
+		},
+		{
+			"cuts the id", &memory{name: func(k idem.Key) string { return k.String()[:min(len(k.String()), 255)] }},
+			"different keys: ",
+		},
 		{"keeps the key on an error", &memory{name: idem.Key.String, keepsOnError: true}, "an error: after fn had failed"},
 		{"keeps the key on a panic", &memory{name: idem.Key.String, keepsOnPanic: true}, "fn had "},
 		{"does not hold the key", &memory{name: idem.Key.String, unlocked: true}, "calls at once: fn ran "},
@@ -130,13 +142,17 @@ func TestContractOfTables(t *testing.T) {
 		{"sound", "UNIQUE (key, operation, source)", ""},
 		{"without the source", "UNIQUE (key, operation)", "another key was taken for it"},
 		{"without the operation", "UNIQUE (key, source)", "another key was taken for it"},
-		{"with the time", "at timestamptz DEFAULT clock_timestamp(), UNIQUE (key, operation, source, at)", "fn was called again"},
+		{
+			"with the time", "at timestamptz DEFAULT clock_timestamp(), UNIQUE (key, operation, source, at)",
+			"fn was called again",
+		},
 		{"none", "CHECK (key <> '')", "fn was called again"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			pool := pgtest.Pool(t)
-			_, err := pool.Exec(t.Context(), `CREATE TABLE keys (source text NOT NULL, operation text NOT NULL, key text NOT NULL, `+c.unique+`)`)
+			_, err := pool.Exec(t.Context(),
+				`CREATE TABLE keys (source text NOT NULL, operation text NOT NULL, key text NOT NULL, `+c.unique+`)`)
 			require.NoError(t, err)
 			message := failure(t, func(tb idemtest.TB) { idemtest.Contract(tb, onTable(pool)) })
 			if c.want == "" {

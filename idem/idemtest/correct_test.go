@@ -64,7 +64,8 @@ func many(ctx context.Context, tx pgx.Tx, p payment) error {
 func manyKit(t *testing.T, once idem.Once) idemtest.Kit[payment] {
 	k := kit(t, onPool(func(pool *pgxpool.Pool) handler {
 		return func(ctx context.Context, p payment) error {
-			_, err := once.Run(ctx, pool, credits.Key(p.ID), func(ctx context.Context, tx pgx.Tx) error { return many(ctx, tx, p) })
+			_, err := once.Run(ctx, pool, credits.Key(p.ID),
+				func(ctx context.Context, tx pgx.Tx) error { return many(ctx, tx, p) })
 			return err
 		}
 	}))
@@ -147,7 +148,8 @@ func commitsInBackground(pool *pgxpool.Pool) handler {
 		if err != nil {
 			return err
 		}
-		if _, err := idem.Do(ctx, tx, credits.Key(p.ID), func(ctx context.Context, tx pgx.Tx) error { return credit(ctx, tx, p) }); err != nil {
+		if _, err := idem.Do(ctx, tx, credits.Key(p.ID),
+			func(ctx context.Context, tx pgx.Tx) error { return credit(ctx, tx, p) }); err != nil {
 			_ = tx.Rollback(ctx)
 			return err
 		}
@@ -180,9 +182,18 @@ func TestAcknowledgedTooSoon(t *testing.T) {
 		call   func(idemtest.Kit[payment], idemtest.TB)
 		want   string
 	}{
-		{"work in background", acksInBackground, idemtest.Kit[payment].DoubleSubmit, "nothing in its way: acknowledged before commit: "},
-		{"commit in background", commitsInBackground, idemtest.Kit[payment].DoubleSubmit, "nothing in its way: acknowledged before commit: "},
-		{"at shutdown", acksCanceled, idemtest.Kit[payment].Crash, "the context ended; the handler acknowledged it all the same: "},
+		{
+			"work in background", acksInBackground, idemtest.Kit[payment].DoubleSubmit,
+			"nothing in its way: acknowledged before commit: ",
+		},
+		{
+			"commit in background", commitsInBackground, idemtest.Kit[payment].DoubleSubmit,
+			"nothing in its way: acknowledged before commit: ",
+		},
+		{
+			"at shutdown", acksCanceled, idemtest.Kit[payment].Crash,
+			"the context ended; the handler acknowledged it all the same: ",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

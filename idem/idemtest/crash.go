@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 )
 
 // Crash cuts the handler's run at every point, and delivers again until the handler acknowledges. It fails unless the
@@ -61,9 +61,11 @@ func (p point) id() string {
 // String says where, and what happens there.
 func (p point) String() string {
 	what := map[string]string{
-		resetFault: "the connection was reset", endFault: "the server's session was terminated", killFault: "the process was killed",
-		stopFault: "the context ended",
-		raceFault: "it failed with a serialization failure (40001)", otherFault: "it failed with a unique violation (23505) of another constraint",
+		resetFault: "the connection was reset", endFault: "the server's session was terminated",
+		killFault:  "the process was killed",
+		stopFault:  "the context ended",
+		raceFault:  "it failed with a serialization failure (40001)",
+		otherFault: "it failed with a unique violation (23505) of another constraint",
 	}[p.Fault]
 	if p.Fault == raceFault || p.Fault == otherFault {
 		return fmt.Sprintf("at its write %d: %s", p.N, what)

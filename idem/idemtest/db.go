@@ -48,7 +48,8 @@ func (db *DB) SQL() *sql.DB {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.sql == nil {
-		db.sql = stdlib.OpenDB(*db.cfg.ConnConfig, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
+		db.sql = stdlib.OpenDB(*db.cfg.ConnConfig,
+			stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
 		db.sql.SetMaxOpenConns(int(db.cfg.MaxConns))
 		db.sql.SetMaxIdleConns(int(db.cfg.MaxConns))
 	}

@@ -23,8 +23,8 @@
 //
 // # Finding what you need
 //
-//   - The same delivery again: [Kit.DoubleSubmit]. Cut in the middle: [Kit.Crash]. Out of order: [Kit.Reorder]. All of that
-//     at once, from many workers: [Kit.Concurrent].
+//   - The same delivery again: [Kit.DoubleSubmit]. Cut in the middle: [Kit.Crash]. Out of order: [Kit.Reorder]. All
+//     of that at once, from many workers: [Kit.Concurrent].
 //   - Keys: [Kit.Collide], and the constraint behind them: [Kit.Backed].
 //   - Speed: [Kit.Load].
 //   - Web servers: [HTTP]. Handlers behind an inbox: [Inbox]. Handlers on database/sql: [DB.SQL].

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 )
 
 // DoubleSubmit makes each delivery Workers times at once, then once more, and all of them again at the end. It fails
@@ -80,7 +80,8 @@ func (l *lab[D]) once(st *stage, b *baseline, i int, again bool, want snapshot) 
 	}
 	if err := l.deliver(l.ctx, a, l.Deliveries[i]); err != nil {
 		return &finding{
-			sentence: fmt.Sprintf("%s, %s, was refused, so that its sender goes on sending it: %v; a duplicate is a success", l.name(i), which, err),
+			sentence: fmt.Sprintf("%s, %s, was refused, so that its sender goes on sending it: %v; a duplicate is a success",
+				l.name(i), which, err),
 			database: st.name,
 		}
 	}
@@ -151,7 +152,10 @@ func (l *lab[D]) atOnce(st *stage, b *baseline, i int) error {
 	which := fmt.Sprintf("made %d times at once", l.Workers)
 	for _, err := range errs {
 		if err != nil {
-			return &finding{sentence: fmt.Sprintf("%s, %s, was not acknowledged to all: %v", l.name(i), which, err), database: st.name}
+			return &finding{
+				sentence: fmt.Sprintf("%s, %s, was not acknowledged to all: %v", l.name(i), which, err),
+				database: st.name,
+			}
 		}
 	}
 	if f := l.leftOpen(a, i, which); f != nil {
@@ -180,7 +184,8 @@ func (l *lab[D]) atOnce(st *stage, b *baseline, i int) error {
 	return nil
 }
 
-// gate holds connections before their first write, until as many have come as there are workers, or no further one comes.
+// gate holds connections before their first write, until as many have come as there are workers, or no further one
+// comes.
 type gate struct {
 	mu      sync.Mutex
 	missing int
@@ -189,7 +194,8 @@ type gate struct {
 	came    chan struct{}
 }
 
-// patience is how long those who wait at a gate wait for another one. A handler that takes a lock first lets one through.
+// patience is how long those who wait at a gate wait for another one. A handler that takes a lock first lets one
+// through.
 const patience = time.Second
 
 func newGate(workers int) *gate {

@@ -15,7 +15,9 @@ import (
 //	Handler: idemtest.HTTP(
 //		func(e Event) *http.Request { return httptest.NewRequest("POST", "/webhook", bytes.NewReader(e.Body)) },
 //		func(db *idemtest.DB) http.Handler { return NewServer(db.Pool()) }),
-func HTTP[D any](request func(d D) *http.Request, handler func(db *DB) http.Handler) func(db *DB) func(context.Context, D) error {
+func HTTP[D any](
+	request func(d D) *http.Request, handler func(db *DB) http.Handler,
+) func(db *DB) func(context.Context, D) error {
 	return func(db *DB) func(context.Context, D) error {
 		h := handler(db)
 		return func(ctx context.Context, d D) error {

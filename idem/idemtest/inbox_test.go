@@ -170,7 +170,8 @@ func TestBoxesMisused(t *testing.T) {
 		},
 		"no outbox": {
 			onPool(tellDirectly(inside, true)),
-			func(k idemtest.Kit[payment], t idemtest.TB) { k.Events(t, outbox.Table{Name: "nothing"}) }, "there is no table nothing",
+			func(k idemtest.Kit[payment], t idemtest.TB) { k.Events(t, outbox.Table{Name: "nothing"}) },
+			"there is no table nothing",
 		},
 		"dead": {
 			throughInbox(func(context.Context, *pgxpool.Pool, pgx.Tx, string) error { return inbox.ErrFinal }),

@@ -38,8 +38,14 @@ func TestCannot(t *testing.T) {
 		{"setup fails", func(k *idemtest.Kit[payment]) {
 			k.Setup = func(context.Context, *pgxpool.Pool) error { return errors.New("no schema today") }
 		}, "Kit.Setup: no schema today"},
-		{"unknown table", func(k *idemtest.Kit[payment]) { k.Tables = []string{"gone"} }, "Kit.Tables: there is no table gone"},
-		{"unknown column", func(k *idemtest.Kit[payment]) { k.Ignore = []string{"ledger.gone"} }, "the table ledger has no column gone"},
+		{
+			"unknown table", func(k *idemtest.Kit[payment]) { k.Tables = []string{"gone"} },
+			"Kit.Tables: there is no table gone",
+		},
+		{
+			"unknown column", func(k *idemtest.Kit[payment]) { k.Ignore = []string{"ledger.gone"} },
+			"the table ledger has no column gone",
+		},
 		{"not a column", func(k *idemtest.Kit[payment]) { k.Ignore = []string{"ledger"} }, "not of the form table.column"},
 		{"making panics", func(k *idemtest.Kit[payment]) {
 			k.Handler = func(*idemtest.DB) func(context.Context, payment) error { panic("no config") }
@@ -98,7 +104,8 @@ func volatileKit(t *testing.T, lose bool) idemtest.Kit[payment] {
 			_, err := idem.Run(ctx, pool, credits.Key(p.ID), func(ctx context.Context, tx pgx.Tx) error {
 				var id int64
 				var code string
-				err := tx.QueryRow(ctx, `INSERT INTO parents (event, by_go) VALUES ($1, $2) RETURNING id, code::text`, p.ID, time.Now().String()).Scan(&id, &code)
+				err := tx.QueryRow(ctx, `INSERT INTO parents (event, by_go) VALUES ($1, $2) RETURNING id, code::text`, p.ID,
+					time.Now().String()).Scan(&id, &code)
 				if err != nil {
 					return err
 				}
@@ -132,7 +139,8 @@ func TestVolatileColumns(t *testing.T) {
 	k.Reorder(t)
 	message := failure(t, func(tb idemtest.TB) { volatileKit(t, true).DoubleSubmit(tb) })
 	require.Contains(t, message, "1 row of children too many")
-	require.Contains(t, message, `+ children {"event":"evt_1!"}`, "its number, parent, code and the copy of an id are not compared")
+	require.Contains(t, message, `+ children {"event":"evt_1!"}`,
+		"its number, parent, code and the copy of an id are not compared")
 }
 
 // A role without the right to switch triggers off makes the kit slower, and no less right.
@@ -156,11 +164,13 @@ func TestOrdinaryRole(t *testing.T) {
 		admin, err := pgx.ConnectConfig(context.Background(), cfg)
 		require.NoError(t, err)
 		defer admin.Close(context.Background())
-		_, err = admin.Exec(context.Background(), `ALTER DATABASE `+pgx.Identifier{cfg.Database}.Sanitize()+` OWNER TO CURRENT_USER; DROP ROLE `+role)
+		_, err = admin.Exec(context.Background(),
+			`ALTER DATABASE `+pgx.Identifier{cfg.Database}.Sanitize()+` OWNER TO CURRENT_USER; DROP ROLE `+role)
 		require.NoError(t, err)
 	})
 	require.NoError(t, admin.Close(t.Context()))
-	k.DSN = fmt.Sprintf("host=%s port=%d dbname=%s user=%s password=secret sslmode=disable", cfg.Host, cfg.Port, cfg.Database, role)
+	k.DSN = fmt.Sprintf("host=%s port=%d dbname=%s user=%s password=secret sslmode=disable", cfg.Host, cfg.Port,
+		cfg.Database, role)
 	k.Reorder(t)
 }
 

@@ -133,7 +133,8 @@ func (l *lab[D]) finish(err error) {
 	if f.database != "" {
 		kept = "\n\tthe database is kept: " + f.database
 	}
-	l.t.Fatalf("idemtest: %s: %s%s\n\tseed %d; to replay: %s%s", l.call, f.sentence, f.rows, l.Seed, l.replay(f.round), kept)
+	l.t.Fatalf("idemtest: %s: %s%s\n\tseed %d; to replay: %s%s", l.call, f.sentence, f.rows, l.Seed, l.replay(f.round),
+		kept)
 }
 
 // replay is the command that runs this call again, with the same choices.

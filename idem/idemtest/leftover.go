@@ -26,7 +26,8 @@ const (
 
 // copyPrefix is the first part of the names of one call's copies.
 func copyPrefix(test string) string {
-	return fmt.Sprintf("idemtest_%s_%s_%s", testHash(test), time.Now().UTC().Format(copyTime), strings.ToLower(rand.Text()[:8]))
+	return fmt.Sprintf("idemtest_%s_%s_%s", testHash(test), time.Now().UTC().Format(copyTime),
+		strings.ToLower(rand.Text()[:8]))
 }
 
 // testHash stands for a test, of this package.

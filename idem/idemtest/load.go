@@ -52,7 +52,8 @@ func (l *lab[D]) load(report *LoadReport) error {
 	}
 	defer a.close()
 	half := l.Duration / 2
-	report.Hot, err = l.measure(st, a, half, &report.Errors, func(_ int, r *rand.Rand) D { return l.Deliveries[r.IntN(len(l.Deliveries))] })
+	report.Hot, err = l.measure(st, a, half, &report.Errors,
+		func(_ int, r *rand.Rand) D { return l.Deliveries[r.IntN(len(l.Deliveries))] })
 	if err != nil {
 		return err
 	}
@@ -67,12 +68,14 @@ func (l *lab[D]) load(report *LoadReport) error {
 	}
 	if d := diff(b.states[len(l.Deliveries)], got); len(d) > 0 {
 		return &finding{
-			sentence: fmt.Sprintf("%d deliveries of %d events by %d workers: %s: %s", report.Hot.Deliveries, len(l.Deliveries), l.Workers, summary(d), l.raced(b)),
-			rows:     lines(d), database: st.name,
+			sentence: fmt.Sprintf("%d deliveries of %d events by %d workers: %s: %s", report.Hot.Deliveries, len(l.Deliveries),
+				l.Workers, summary(d), l.raced(b)),
+			rows: lines(d), database: st.name,
 		}
 	}
 	if l.Event != nil {
-		if report.Fresh, err = l.measure(st, a, half, &report.Errors, func(n int, _ *rand.Rand) D { return l.Event(n) }); err != nil {
+		if report.Fresh, err = l.measure(st, a, half, &report.Errors,
+			func(n int, _ *rand.Rand) D { return l.Event(n) }); err != nil {
 			return err
 		}
 		l.said = fmt.Sprintf("\n\tnew events: %v", report.Fresh)
@@ -82,7 +85,9 @@ func (l *lab[D]) load(report *LoadReport) error {
 }
 
 // measure makes deliveries for a time.
-func (l *lab[D]) measure(st *stage, a *acting[D], lasts time.Duration, failed *int, next func(n int, r *rand.Rand) D) (Latency, error) {
+func (l *lab[D]) measure(
+	st *stage, a *acting[D], lasts time.Duration, failed *int, next func(n int, r *rand.Rand) D,
+) (Latency, error) {
 	var count, again atomic.Int64
 	var mu sync.Mutex
 	var times []time.Duration
@@ -102,7 +107,10 @@ func (l *lab[D]) measure(st *stage, a *acting[D], lasts time.Duration, failed *i
 					again.Add(1)
 					if err := l.redeliver(a, d); err != nil {
 						mu.Lock()
-						firstErr = &finding{sentence: fmt.Sprintf("a delivery under load was never acknowledged: %v", err), database: st.name}
+						firstErr = &finding{
+							sentence: fmt.Sprintf("a delivery under load was never acknowledged: %v", err),
+							database: st.name,
+						}
 						mu.Unlock()
 						return
 					}
@@ -121,5 +129,6 @@ func (l *lab[D]) measure(st *stage, a *acting[D], lasts time.Duration, failed *i
 	}
 	slices.Sort(times)
 	at := func(part float64) time.Duration { return times[min(len(times)-1, int(part*float64(len(times))))] }
-	return Latency{len(times), float64(len(times)) / took.Seconds(), at(0.50), at(0.95), at(0.99), times[len(times)-1]}, nil
+	return Latency{len(times), float64(len(times)) / took.Seconds(), at(0.50), at(0.95), at(0.99), times[len(times)-1]},
+		nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -70,7 +70,8 @@ var payments = []payment{{"evt_1", "alice", 100, 1}, {"evt_2", "bob", 250, 1}}
 
 var credits = idem.Scope{Source: "payments", Operation: "credit"}
 
-// schema has what the handlers write: a ledger without a unique constraint, accounts, and markers of the hand-made kind.
+// schema has what the handlers write: a ledger without a unique constraint, accounts, and markers of the hand-made
+// kind.
 const schema = `
 CREATE TABLE ledger (id bigint GENERATED ALWAYS AS IDENTITY, event text NOT NULL, amount int NOT NULL, at timestamptz NOT NULL DEFAULT now());
 CREATE TABLE accounts (account text PRIMARY KEY, balance int NOT NULL DEFAULT 0, version int NOT NULL DEFAULT 0);
@@ -106,7 +107,8 @@ func credit(ctx context.Context, tx pgx.Tx, p payment) error {
 // soundOn is a handler as it should be.
 func soundOn(pool *pgxpool.Pool) handler {
 	return func(ctx context.Context, p payment) error {
-		_, err := idem.Run(ctx, pool, credits.Key(p.ID), func(ctx context.Context, tx pgx.Tx) error { return credit(ctx, tx, p) })
+		_, err := idem.Run(ctx, pool, credits.Key(p.ID),
+			func(ctx context.Context, tx pgx.Tx) error { return credit(ctx, tx, p) })
 		return err
 	}
 }

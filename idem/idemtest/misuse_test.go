@@ -16,7 +16,7 @@ import (
 
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/pgerr"
 )
 
@@ -84,7 +84,8 @@ func markerFirst(pool *pgxpool.Pool) handler {
 func workFirst(pool *pgxpool.Pool) handler {
 	return func(ctx context.Context, p payment) error {
 		var done bool
-		if err := pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM seen WHERE event = $1)`, p.ID).Scan(&done); err != nil || done {
+		if err := pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM seen WHERE event = $1)`, p.ID).Scan(&done); err != nil ||
+			done {
 			return err
 		}
 		if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return credit(ctx, tx, p) }); err != nil {
@@ -99,7 +100,8 @@ func checkThenInsert(pool *pgxpool.Pool) handler {
 	return func(ctx context.Context, p payment) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			var done bool
-			if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM ledger WHERE event = $1)`, p.ID).Scan(&done); err != nil || done {
+			if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM ledger WHERE event = $1)`, p.ID).Scan(&done); err != nil ||
+				done {
 				return err
 			}
 			return credit(ctx, tx, p)
@@ -127,9 +129,10 @@ func byCode(is func(error) bool) maker {
 
 func timeInKey(pool *pgxpool.Pool) handler {
 	return func(ctx context.Context, p payment) error {
-		_, err := idem.Run(ctx, pool, credits.Key(p.ID, time.Now().Format(time.RFC3339Nano)), func(ctx context.Context, tx pgx.Tx) error {
-			return credit(ctx, tx, p)
-		})
+		_, err := idem.Run(ctx, pool, credits.Key(p.ID, time.Now().Format(time.RFC3339Nano)),
+			func(ctx context.Context, tx pgx.Tx) error {
+				return credit(ctx, tx, p)
+			})
 		return err
 	}
 }
@@ -174,7 +177,8 @@ func mailAfter(m *mailbox) maker {
 				return err
 			}
 			defer tx.Rollback(ctx)
-			out, err := idem.Do(ctx, tx, credits.Key(p.ID), func(ctx context.Context, tx pgx.Tx) error { return credit(ctx, tx, p) })
+			out, err := idem.Do(ctx, tx, credits.Key(p.ID),
+				func(ctx context.Context, tx pgx.Tx) error { return credit(ctx, tx, p) })
 			if err != nil {
 				return err
 			}
@@ -195,7 +199,8 @@ func leaks(pool *pgxpool.Pool) handler {
 		if err != nil {
 			return err
 		}
-		if _, err := idem.Do(ctx, tx, credits.Key(p.ID), func(ctx context.Context, tx pgx.Tx) error { return credit(ctx, tx, p) }); err != nil {
+		if _, err := idem.Do(ctx, tx, credits.Key(p.ID),
+			func(ctx context.Context, tx pgx.Tx) error { return credit(ctx, tx, p) }); err != nil {
 			return err
 		}
 		return tx.Commit(ctx)
@@ -209,7 +214,8 @@ func acksEarly(pool *pgxpool.Pool) handler {
 			return err
 		}
 		defer tx.Rollback(ctx)
-		if _, err := idem.Do(ctx, tx, credits.Key(p.ID), func(ctx context.Context, tx pgx.Tx) error { return credit(ctx, tx, p) }); err != nil {
+		if _, err := idem.Do(ctx, tx, credits.Key(p.ID),
+			func(ctx context.Context, tx pgx.Tx) error { return credit(ctx, tx, p) }); err != nil {
 			return err
 		}
 		_ = tx.Commit(ctx)
@@ -275,21 +281,37 @@ func TestMisuse(t *testing.T) {
 		change func(*idemtest.Kit[payment])
 		want   string
 	}{
-		{name: "another connection", broken: otherConnection, call: idemtest.Kit[payment].Crash, want: "write on another connection than tx: ledger"},
+		{
+			name: "another connection", broken: otherConnection, call: idemtest.Kit[payment].Crash,
+			want: "write on another connection than tx: ledger",
+		},
 		{name: "swallowed error", broken: swallowed, call: idemtest.Kit[payment].Crash, want: "swallowed SQL error"},
-		{name: "marker first", broken: markerFirst, call: idemtest.Kit[payment].Crash, want: "marker committed before the work: what marks the delivery as done (seen)"},
-		{name: "work first", broken: workFirst, call: idemtest.Kit[payment].Crash, want: "work committed before its marker: "},
-		{name: "check then insert", broken: checkThenInsert, call: idemtest.Kit[payment].DoubleSubmit, want: "check-then-insert"},
+		{
+			name: "marker first", broken: markerFirst, call: idemtest.Kit[payment].Crash,
+			want: "marker committed before the work: what marks the delivery as done (seen)",
+		},
+		{
+			name: "work first", broken: workFirst, call: idemtest.Kit[payment].Crash,
+			want: "work committed before its marker: ",
+		},
+		{
+			name: "check then insert", broken: checkThenInsert, call: idemtest.Kit[payment].DoubleSubmit,
+			want: "check-then-insert",
+		},
 		{
 			name: "any 23505", broken: byCode(func(err error) bool { return pgerr.Is(err, "23505") }),
 			mended: byCode(func(err error) bool { return pgerr.Duplicate(err, "seen_pkey") }),
 			call:   idemtest.Kit[payment].Crash, want: "23505 swallowed without a constraint name",
 		},
-		{name: "time in the key", broken: timeInKey, call: idemtest.Kit[payment].DoubleSubmit, want: "time or random part in the key"},
+		{
+			name: "time in the key", broken: timeInKey, call: idemtest.Kit[payment].DoubleSubmit,
+			want: "time or random part in the key",
+		},
 		{name: "no key", broken: noKey, call: idemtest.Kit[payment].DoubleSubmit, want: "no key: "},
 		{
 			name: "unguarded upsert", broken: latest(""), mended: latest("WHERE accounts.version < EXCLUDED.version"),
-			call: idemtest.Kit[payment].Reorder, change: func(k *idemtest.Kit[payment]) { k.Deliveries = versions }, want: "unguarded upsert",
+			call: idemtest.Kit[payment].Reorder, change: func(k *idemtest.Kit[payment]) { k.Deliveries = versions },
+			want: "unguarded upsert",
 		},
 		{
 			name: "mail inside", broken: mailInside(mail), call: idemtest.Kit[payment].Crash,
@@ -300,8 +322,14 @@ func TestMisuse(t *testing.T) {
 			change: func(k *idemtest.Kit[payment]) { k.Probe = late.probe }, want: "sent after the commit",
 		},
 		{name: "leaked transaction", broken: leaks, call: idemtest.Kit[payment].Crash, want: "leaked transaction"},
-		{name: "acknowledged early", broken: acksEarly, call: idemtest.Kit[payment].Crash, want: "acknowledged before commit"},
-		{name: "kept state", broken: keepsState, call: idemtest.Kit[payment].Crash, want: "fn keeps state from a rolled-back first attempt"},
+		{
+			name: "acknowledged early", broken: acksEarly, call: idemtest.Kit[payment].Crash,
+			want: "acknowledged before commit",
+		},
+		{
+			name: "kept state", broken: keepsState, call: idemtest.Kit[payment].Crash,
+			want: "fn keeps state from a rolled-back first attempt",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Up to six deliveries are made in every order, each once; more of them in a sample, which the seed gives again. In each
-// order every delivery is there, and some more than once.
+// Up to six deliveries are made in every order, each once; more of them in a sample, which the seed gives again. In
+// each order every delivery is there, and some more than once.
 func TestOrders(t *testing.T) {
 	t.Parallel()
 	lists := func(n int, seed uint64) [][]int {

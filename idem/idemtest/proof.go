@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgonce/pgonce/internal/faultconn"
 	"github.com/pgonce/pgonce/internal/pg"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 )
 
 // prove checks that the baseline shows something: rounds are compared with it, and a handler that did nothing, or
@@ -26,8 +26,10 @@ func (l *lab[D]) prove(st *stage, b *baseline) error {
 	switch {
 	case sentNothing:
 		return &finding{
-			sentence: "the handler acknowledged each delivery, and sent no statement over the connections that Kit.Handler was given: " +
-				"it does nothing, or works on a pool of its own, which the kit can neither watch nor cut; take DB.Pool or DB.SQL for everything",
+			sentence: "the handler acknowledged each delivery, and sent no statement over the connections that Kit.Handler " +
+				"was given: " +
+				"it does nothing, or works on a pool of its own, which the kit can neither watch nor cut; take DB.Pool or DB.SQL " +
+				"for everything",
 			database: st.name,
 		}
 	case idle == len(l.Deliveries):
@@ -51,7 +53,8 @@ func (l *lab[D]) prove(st *stage, b *baseline) error {
 	return nil
 }
 
-const uncommitted = "never commits: what it wrote was rolled back, and the handler returned nil; commit, and return the error of COMMIT"
+const uncommitted = "never commits: what it wrote was rolled back, and the handler returned nil; commit, and return " +
+	"the error of COMMIT"
 
 // nothing says why no delivery changed anything.
 func (l *lab[D]) nothing(st *stage, b *baseline) string {
@@ -111,8 +114,10 @@ func (l *lab[D]) taken(st *stage, b *baseline, i int) error {
 		done := func(d tableDiff) bool { return of == nil || d.table == of }
 		if ok && len(after.keys) == 0 && !slices.ContainsFunc(diff(other.state, after.state), done) {
 			return &finding{
-				sentence: fmt.Sprintf("%s, was taken for a duplicate of delivery %d: both %s, so that the second of them is never done; "+
-					"make the key of all that tells two events apart (Collide audits the functions in Kit.Keys), and give deliveries of different ids",
+				sentence: fmt.Sprintf("%s, was taken for a duplicate of delivery %d: both %s, so that the second of them is "+
+					"never done; "+
+					"make the key of all that tells two events apart (Collide audits the functions in Kit.Keys), and give "+
+					"deliveries of different ids",
 					l.name(i), j+1, what),
 				database: st.name,
 			}
@@ -166,7 +171,8 @@ func (l *lab[D]) alone(st *stage, deliveries ...int) (got lone, ok bool, err err
 // differ (where they do not, the state is there already, and the second delivery has nothing to do). key is the table
 // of a key.
 func shared(a, b lone, start snapshot) (what string, key *userTable) {
-	for _, v := range slices.SortedFunc(maps.Keys(a.keys), func(a, b keyValue) int { return strings.Compare(a.value, b.value) }) {
+	for _, v := range slices.SortedFunc(maps.Keys(a.keys),
+		func(a, b keyValue) int { return strings.Compare(a.value, b.value) }) {
 		if b.keys[v] > 0 {
 			return fmt.Sprintf("make the key %s of %v", cut(v.value, maxRow), v.table), v.table
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemtest"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // begins calls work in a transaction that it commits, or forgets to.
@@ -75,7 +75,10 @@ func TestClean(t *testing.T) {
 			broken: func(*pgxpool.Pool) handler { return func(context.Context, payment) error { return nil } },
 			want:   "sent no statement over the connections that Kit.Handler was given",
 		},
-		{name: "another pool", broken: func(*pgxpool.Pool) handler { return soundOn(elsewhere) }, want: "sent no statement over the connections that Kit.Handler was given"},
+		{
+			name: "another pool", broken: func(*pgxpool.Pool) handler { return soundOn(elsewhere) },
+			want: "sent no statement over the connections that Kit.Handler was given",
+		},
 		{
 			name: "another pool on the copy", broken: func(pool *pgxpool.Pool) handler {
 				return func(ctx context.Context, p payment) error {
@@ -90,7 +93,10 @@ func TestClean(t *testing.T) {
 				}
 			}, want: "sent no statement over the connections that Kit.Handler was given",
 		},
-		{name: "never commits", broken: begins(false, creditOnce(byID)), want: "never commits: what it wrote was rolled back"},
+		{
+			name: "never commits", broken: begins(false, creditOnce(byID)),
+			want: "never commits: what it wrote was rolled back",
+		},
 		{
 			name: "commits the first only", broken: func(pool *pgxpool.Pool) handler {
 				return func(ctx context.Context, p payment) error {
@@ -125,7 +131,8 @@ func TestClean(t *testing.T) {
 		},
 	} {
 		for name, call := range map[string]func(idemtest.Kit[payment], idemtest.TB){
-			"DoubleSubmit": idemtest.Kit[payment].DoubleSubmit, "Crash": idemtest.Kit[payment].Crash, "Reorder": idemtest.Kit[payment].Reorder,
+			"DoubleSubmit": idemtest.Kit[payment].DoubleSubmit, "Crash": idemtest.Kit[payment].Crash,
+			"Reorder": idemtest.Kit[payment].Reorder,
 		} {
 			switch c.name {
 			case "does nothing", "another pool", "never commits", "one key": // of each of them
@@ -217,7 +224,8 @@ func TestHomeMadeTable(t *testing.T) {
 	k := kit(t, onPool(func(pool *pgxpool.Pool) handler {
 		return func(ctx context.Context, p payment) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-				tag, err := tx.Exec(ctx, `INSERT INTO processed_events (event_id) VALUES ($1) ON CONFLICT (event_id) DO NOTHING`, p.ID)
+				tag, err := tx.Exec(ctx, `INSERT INTO processed_events (event_id) VALUES ($1) ON CONFLICT (event_id) DO NOTHING`,
+					p.ID)
 				if err != nil || tag.RowsAffected() == 0 {
 					return err
 				}

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 )
 
 const (
@@ -118,8 +118,9 @@ func (l *lab[D]) inOrder(st *stage, b *baseline, n int, order []int) error {
 		}
 		if len(failed) == len(waiting) {
 			return &finding{
-				sentence: fmt.Sprintf("in the order %s %s is refused, even after all the others: %v", numbers(order), l.name(failed[0]), last),
-				round:    strconv.Itoa(n), database: st.name,
+				sentence: fmt.Sprintf("in the order %s %s is refused, even after all the others: %v", numbers(order),
+					l.name(failed[0]), last),
+				round: strconv.Itoa(n), database: st.name,
 			}
 		}
 		waiting = failed
@@ -156,7 +157,8 @@ func misuseOfOrder(d []tableDiff, trace []faultconn.Message) string {
 		sql := strings.ToLower(s.sql)
 		_, update, found := strings.Cut(sql, "do update")
 		if found && s.wrote() && !strings.Contains(update, "where") {
-			return "unguarded upsert: an older event overwrote a newer one; compare a version in DO UPDATE ... WHERE, as package upsert does"
+			return "unguarded upsert: an older event overwrote a newer one; compare a version in DO UPDATE ... WHERE, as " +
+				"package upsert does"
 		}
 	}
 	for _, t := range d {

@@ -50,11 +50,12 @@ func newServer(ctx context.Context, dsn, test string) (*server, error) {
 		}
 		errs = append(errs, err)
 	}
-	return nil, fmt.Errorf("connect to the database postgres or template1, from where others are copied: %w", errors.Join(errs...))
+	return nil, fmt.Errorf("connect to the database postgres or template1, from where others are copied: %w",
+		errors.Join(errs...))
 }
 
-// chooseCopy has files copied where nothing waits for the disk: that takes a third of the time of the default, which writes
-// every page to the log, but ends in a checkpoint. Before version 15 there is no choice.
+// chooseCopy has files copied where nothing waits for the disk: that takes a third of the time of the default, which
+// writes every page to the log, but ends in a checkpoint. Before version 15 there is no choice.
 func (s *server) chooseCopy(ctx context.Context) error {
 	var fast bool
 	err := s.conn.QueryRow(ctx, `
@@ -78,7 +79,8 @@ func (s *server) clone(ctx context.Context, from string) (string, error) {
 			s.names = append(s.names, name)
 			return name, nil
 		case !pgerr.Is(err, inUse) || time.Now().After(deadline) || ctx.Err() != nil:
-			return "", fmt.Errorf("copy the database %s (nobody may be connected to it, and the role needs CREATEDB): %w", from, err)
+			return "", fmt.Errorf("copy the database %s (nobody may be connected to it, and the role needs CREATEDB): %w", from,
+				err)
 		}
 		time.Sleep(20 * time.Millisecond) // a session that is just closing
 	}

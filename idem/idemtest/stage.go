@@ -70,7 +70,8 @@ func (st *stage) prints(ctx context.Context) (map[*userTable]string, error) {
 	all := map[*userTable]string{}
 	b := &pgx.Batch{}
 	for _, t := range st.cat.tables {
-		b.Queue(`SELECT concat(count(*), ' ', sum(hashtextextended(r::text, 0))) FROM ` + t.sql() + ` r`).QueryRow(func(row pgx.Row) error {
+		b.Queue(`SELECT concat(count(*), ' ', sum(hashtextextended(r::text, 0))) FROM ` + t.sql() +
+			` r`).QueryRow(func(row pgx.Row) error {
 			var text string
 			err := row.Scan(&text)
 			all[t] = text
@@ -102,8 +103,9 @@ func (st *stage) sequences(ctx context.Context) (string, error) {
 	return `SELECT ` + strings.Join(sets, ", "), err
 }
 
-// reset takes the stage back to the state before the first delivery. Putting rows back is only a shortcut, and its result
-// is checked: where it does not work (a right that is missing, a trigger, a lock), the database is copied again.
+// reset takes the stage back to the state before the first delivery. Putting rows back is only a shortcut, and its
+// result is checked: where it does not work (a right that is missing, a trigger, a lock), the database is copied
+// again.
 func (st *stage) reset(ctx context.Context) error {
 	if err := st.settle(ctx); err != nil {
 		return st.renew(ctx)
@@ -163,8 +165,8 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type 
 // errOpen says that a session stays in a transaction.
 var errOpen = errors.New("a transaction stays open")
 
-// settle waits until no session works any more: what a cut connection left at the server, and what a handler does behind
-// its caller's back.
+// settle waits until no session works any more: what a cut connection left at the server, and what a handler does
+// behind its caller's back.
 func (st *stage) settle(ctx context.Context) error {
 	deadline := time.Now().Add(5 * time.Second)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -192,8 +194,8 @@ func (st *stage) terminate(ctx context.Context, pid uint32) error {
 	return err
 }
 
-// failFunction raises an error in the write statement of the given number, counted by a sequence: that counts on when the
-// transaction rolls back. It has the rights of the kit, whatever role the handler changes to.
+// failFunction raises an error in the write statement of the given number, counted by a sequence: that counts on when
+// the transaction rolls back. It has the rights of the kit, whatever role the handler changes to.
 const failFunction = `
 CREATE FUNCTION ` + ownSchema + `.fail() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
@@ -223,7 +225,8 @@ func (st *stage) disarm(ctx context.Context) (writes int, err error) {
 	for _, t := range st.cat.tables {
 		b.Queue(`DROP TRIGGER IF EXISTS idemtest_fail ON ` + t.sql())
 	}
-	b.Queue(`SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM ` + ownSchema + `.writes`).QueryRow(func(row pgx.Row) error {
+	b.Queue(`SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM ` + ownSchema +
+		`.writes`).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&writes)
 	})
 	return writes, st.pool.SendBatch(ctx, b).Close()

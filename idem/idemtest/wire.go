@@ -5,7 +5,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/pgonce/pgonce/internal/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
 )
 
 // wire watches the connections of one handler, and does one thing to one message on them.

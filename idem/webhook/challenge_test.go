@@ -87,7 +87,8 @@ func TestStandardChallengeIsNoSignature(t *testing.T) {
 	_, err = p.Verify(forged, []byte("{}"), now)
 	require.ErrorIs(t, err, webhook.ErrSignature)
 	// The same with the secret itself would have passed: it is the key that makes the difference.
-	forged.Header.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(mac(raw(newSecret), "evt_1."+stamp+".{}")))
+	forged.Header.Set("webhook-signature",
+		"v1,"+base64.StdEncoding.EncodeToString(mac(raw(newSecret), "evt_1."+stamp+".{}")))
 	_, err = p.Verify(forged, []byte("{}"), now.Add(time.Second))
 	require.NoError(t, err)
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemsql"
 	"github.com/pgonce/pgonce/idem/webhook"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // examplePool returns a pool on a new database with the table of the examples; only needed here.

@@ -63,7 +63,8 @@ func TestInbox(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, http.StatusOK, answer(h, s.request("evt_1", "thing.made", newSecret)).Code)
 			}
-			require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM effects WHERE id IN ('evt_1', 'evt_2') AND kind = 'thing.made'`))
+			require.Equal(t, 2, count(t, pool,
+				`SELECT count(*) FROM effects WHERE id IN ('evt_1', 'evt_2') AND kind = 'thing.made'`))
 			require.Equal(t, 2, effects(t, pool))
 		})
 	}

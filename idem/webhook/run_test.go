@@ -22,8 +22,8 @@ import (
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemtest"
 	"github.com/pgonce/pgonce/idem/webhook"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // Deliveries of one event, all at once, on two servers: one effect, and every sender is told so.

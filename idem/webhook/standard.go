@@ -130,8 +130,8 @@ func (s Standard) Verify(r *http.Request, body []byte, at time.Time) (Event, err
 	return e, nil
 }
 
-// standardReply proves that this endpoint knows a secret. Anybody may ask, so the key is not the one of signatures: else
-// whoever asks for the right challenge would get a signature.
+// standardReply proves that this endpoint knows a secret. Anybody may ask, so the key is not the one of signatures:
+// else whoever asks for the right challenge would get a signature.
 func standardReply(secrets [][]byte, prefix, challenge string) (Event, error) {
 	if len(secrets) == 0 {
 		return Event{}, ErrSignature

@@ -22,7 +22,7 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/webhook"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }

@@ -9,8 +9,8 @@ import (
 	"github.com/pgonce/pgonce/pgerr"
 )
 
-// Apply claims the key, has the effects done and commits, in one round trip where the key is new, and with the retries of
-// [Run]. An error of an effect comes back as it is, every other one as a *Failure.
+// Apply claims the key, has the effects done and commits, in one round trip where the key is new, and with the
+// retries of [Run]. An error of an effect comes back as it is, every other one as a *Failure.
 func Apply(ctx context.Context, db pg.DB, c *Claim, effects pg.Whole) (Result, error) {
 	return c.Told(ctx, func() (Result, error) {
 		if err := c.outside(ctx, StageClaim); err != nil {

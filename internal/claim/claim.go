@@ -60,7 +60,8 @@ func newToken(mark bool) int64 {
 	}
 }
 
-// Told makes a call, and tells of it, from a deferred function: so that a panic of fn, which passes through, is told, too.
+// Told makes a call, and tells of it, from a deferred function: so that a panic of fn, which passes through, is told,
+// too.
 func (c *Claim) Told(ctx context.Context, call func() (Result, error)) (res Result, err error) {
 	if c.Tell != nil {
 		err = errPanic
@@ -96,26 +97,31 @@ type Result struct {
 	Outcome Outcome
 	Waited  time.Duration // claiming: the statements' time, which is mostly the wait for another holder
 	Held    time.Duration // from the claim's success to the end of the call
-	Age     time.Duration // Duplicate, and a *Final that was stored: how long ago the original was claimed, by the server's clock
-	Value   []byte        // Duplicate: what was stored
+	// Duplicate, and a *Final that was stored: how long ago the original was claimed, by the server's clock
+	Age   time.Duration
+	Value []byte // Duplicate: what was stored
 }
 
 // What the row of a key that cannot be claimed means. They reach the caller as they are, wrapped in a *Failure.
 var (
-	ErrInProgress      = errors.New("the key is held by another transaction or a living reservation")
-	ErrUnfinished      = errors.New("the key's reservation has run out, and its effect may be half done; Reserve may take it over")
+	ErrInProgress = errors.New("the key is held by another transaction or a living reservation")
+	ErrUnfinished = errors.New("the key's reservation has run out, and its effect may be half done; Reserve may " +
+		"take it over")
 	ErrPayloadMismatch = errors.New("the key was used before with another payload")
-	ErrExpired         = errors.New("the key's time lies before the retention window; whether it was processed is no longer known")
-	ErrFuture          = errors.New("the key's time lies too far in the future")
-	ErrNotFound        = errors.New("no such key")
-	ErrNested          = errors.New("the call was made inside of the fn of its own key, which has not returned")
+	ErrExpired         = errors.New("the key's time lies before the retention window; whether it was processed is no " +
+		"longer known")
+	ErrFuture   = errors.New("the key's time lies too far in the future")
+	ErrNotFound = errors.New("no such key")
+	ErrNested   = errors.New("the call was made inside of the fn of its own key, which has not returned")
 
 	errPanic       = errors.New("fn has panicked, or ended its goroutine")
 	errNoPartition = errors.New("the table has no partition for this key")
-	errHidden      = errors.New("the key's row can be neither inserted nor read: a trigger, a rule or row security keeps it away; dedup.Verify names it")
-	errNoToken     = errors.New("the row that was written has no token: a trigger changes it; dedup.Verify names it")
-	errClaimGone   = errors.New("the row that this call has claimed is not there")
-	errFixed       = errors.New("the key's row can be read and not changed: a trigger, a rule or row security keeps it as it is")
+	errHidden      = errors.New("the key's row can be neither inserted nor read: a trigger, a rule or row security " +
+		"keeps it away; dedup.Verify names it")
+	errNoToken   = errors.New("the row that was written has no token: a trigger changes it; dedup.Verify names it")
+	errClaimGone = errors.New("the row that this call has claimed is not there")
+	errFixed     = errors.New("the key's row can be read and not changed: a trigger, a rule or row security keeps it " +
+		"as it is")
 )
 
 // Record is a key's row.
@@ -242,7 +248,8 @@ func (c *Claim) look(lost *int64) *met {
 	m.read = c.readStmt(&m.record)
 	if c.Timed {
 		m.window = &pg.Stmt{
-			SQL: pinnedWindow, Args: []any{c.At, c.Retention.Microseconds(), c.Skew.Microseconds()}, Dest: []any{&m.isExpired, &m.isFuture},
+			SQL: pinnedWindow, Args: []any{c.At, c.Retention.Microseconds(), c.Skew.Microseconds()},
+			Dest: []any{&m.isExpired, &m.isFuture},
 		}
 	}
 	return m

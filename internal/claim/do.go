@@ -46,8 +46,9 @@ func (c *Claim) do(ctx context.Context, tx pg.Tx, fn func(context.Context, pg.Tx
 }
 
 // effect runs fn on the transaction of a new claim, and undoes it unless fn returned nil and left tx able to go on.
-// undo is deferred, and nothing recovered: a panic keeps its stack, and runtime.Goexit (t.FailNow) is covered too. Where
-// undo finds that tx had ended before, the key may be committed with half of the effect, and fn's error alone would hide it.
+// undo is deferred, and nothing recovered: a panic keeps its stack, and runtime.Goexit (t.FailNow) is covered too.
+// Where undo finds that tx had ended before, the key may be committed with half of the effect, and fn's error alone
+// would hide it.
 func effect(
 	ctx context.Context, tx pg.Tx, token int64, fn func(context.Context, pg.Tx) error, undo func(context.Context) error,
 ) (err error) {
@@ -98,9 +99,14 @@ func notAnswered(err, ended error) error {
 	return &Failure{Stage: StageConfirm, Err: err}
 }
 
-// Misuse is the failure of a call whose fn returned nil and left its transaction in a state that nil does not stand for.
+// Misuse is the failure of a call whose fn returned nil and left its transaction in a state that nil does not stand
+// for.
 func Misuse(err error) *Failure {
-	return &Failure{Stage: StageFn, Err: err, Hint: "fn returned nil; it must return the error that it saw, close its rows, and leave the end of the transaction to its owner"}
+	return &Failure{
+		Stage: StageFn, Err: err,
+		Hint: "fn returned nil; it must return the error that it saw, close its rows, and leave the end of the transaction " +
+			"to its owner",
+	}
 }
 
 // claim inserts the key; where it is there already, it says what its row means.
@@ -147,8 +153,8 @@ func (c *Claim) insert(ctx context.Context, tx pg.Tx, left time.Duration) (fresh
 	return fresh, err
 }
 
-// insertWithin is insert within a look, behind save, unless that is done already. After errTimeUp and ErrInProgress tx is
-// as it was there.
+// insertWithin is insert within a look, behind save, unless that is done already. After errTimeUp and ErrInProgress
+// tx is as it was there.
 func (c *Claim) insertWithin(ctx context.Context, tx pg.Tx, l *look, save *pg.Stmt) (fresh bool, err error) {
 	begun, ins, before := time.Now(), c.insertStmt(tx.NeedsMark()), l.before(c)
 	if l.last {

@@ -100,7 +100,10 @@ func (c *Claim) failed(stage Stage, err error) *Failure { return c.SQL.failed(st
 
 func (s SQL) failed(stage Stage, err error) *Failure {
 	if errors.Is(err, pg.ErrTxEnded) { // nothing was sent
-		return &Failure{Stage: stage, Err: pg.ErrTxEnded, Hint: "begin one anew: outside of it the key would be committed alone"}
+		return &Failure{
+			Stage: stage, Err: pg.ErrTxEnded,
+			Hint: "begin one anew: outside of it the key would be committed alone",
+		}
 	}
 	f := &Failure{Stage: stage, Err: err, unclear: true}
 	switch pgerr.Code(err) {
@@ -110,7 +113,8 @@ func (s SQL) failed(stage Stage, err error) *Failure {
 		f.Hint = fmt.Sprintf("table %s lacks a column or the constraint of the key: dedup.Verify names the statement, "+
 			"and dedup.Migrate brings a table of an older version up to date", s.table)
 	case "42501":
-		f.Hint = fmt.Sprintf("table %s: the role needs SELECT, INSERT, UPDATE and DELETE, and a row security policy that lets it see its rows", s.table)
+		f.Hint = fmt.Sprintf("table %s: the role needs SELECT, INSERT, UPDATE and DELETE, and a row security policy that "+
+			"lets it see its rows", s.table)
 	case "25006":
 		f.Hint = "connected to a standby, or the transaction is read only"
 	case "23514":
@@ -118,7 +122,8 @@ func (s SQL) failed(stage Stage, err error) *Failure {
 		// The code is not passed on: a caller would take it for a value of its own that a CHECK refuses.
 		if pgerr.Constraint(err) == "" && pg.ErrorTable(err) == s.name.Table {
 			f.Err = errNoPartition
-			f.Hint = fmt.Sprintf("table %s: dedup.Table.Maintain makes partitions, and dedup.Verify names what is missing", s.table)
+			f.Hint = fmt.Sprintf("table %s: dedup.Table.Maintain makes partitions, and dedup.Verify names what is missing",
+				s.table)
 		}
 	}
 	return f

@@ -13,8 +13,8 @@ var (
 	errNotHeld = errors.New("this Reservation holds nothing; take one that Reserve returned with Executed")
 )
 
-// Held is a reservation: its lease, and the claim that reserved it. The zero Held holds nothing, and refuses every move.
-// A Held is a value that does not change, and is safe for concurrent use.
+// Held is a reservation: its lease, and the claim that reserved it. The zero Held holds nothing, and refuses every
+// move. A Held is a value that does not change, and is safe for concurrent use.
 type Held struct {
 	claim *Claim
 	Lease
@@ -58,7 +58,8 @@ func (h Held) End(ctx context.Context, conn pg.Conn) error {
 	return h.move(ctx, conn, StageEnd, stmtEnd)
 }
 
-// Release ends an attempt that sent nothing. Of the first attempt nothing stays; after it, an earlier one may have sent.
+// Release ends an attempt that sent nothing. Of the first attempt nothing stays; after it, an earlier one may have
+// sent.
 func (h Held) Release(ctx context.Context, conn pg.Conn) error {
 	if h.Attempt == 1 {
 		return h.move(ctx, conn, StageRelease, stmtVoid)
@@ -101,7 +102,8 @@ func (h Held) stmt(stmt statement, args ...any) *pg.Stmt {
 func (c *Claim) lostLease(stage Stage, none bool) *Failure {
 	f := &Failure{Stage: stage, Err: ErrLostLease}
 	if none {
-		f.Hint = "this transaction sees no row of the key: it was deleted, is newer than the transaction's snapshot, or " + c.astray()
+		f.Hint = "this transaction sees no row of the key: it was deleted, is newer than the transaction's snapshot, or " +
+			c.astray()
 	}
 	return f
 }
@@ -114,8 +116,8 @@ func bytes(b []byte) any {
 	return b
 }
 
-// Finish confirms and runs fn in one transaction of its own, with the retries of [Run]. The confirmation comes first: it
-// locks the row, so that nobody takes over meanwhile.
+// Finish confirms and runs fn in one transaction of its own, with the retries of [Run]. The confirmation comes first:
+// it locks the row, so that nobody takes over meanwhile.
 func (h Held) Finish(ctx context.Context, db pg.DB, value []byte, fn func(context.Context, pg.Tx) error) error {
 	c := h.claim
 	if err := c.fits(value); err != nil {

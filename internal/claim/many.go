@@ -20,11 +20,13 @@ type Answer struct {
 }
 
 // DoMany claims the keys of all in the caller's transaction, in one statement, and runs fn with the places of those
-// whose row is new, where there are any. A nil claim is left out, and its Answer is left zero. All claims are of one table,
-// and of one once.
+// whose row is new, where there are any. A nil claim is left out, and its Answer is left zero. All claims are of one
+// table, and of one once.
 //
 // An error is of the whole batch, as that of Do, and there are no answers then.
-func DoMany(ctx context.Context, tx pg.Tx, all []*Claim, fn func(ctx context.Context, tx pg.Tx, fresh []int) error) ([]Answer, error) {
+func DoMany(
+	ctx context.Context, tx pg.Tx, all []*Claim, fn func(ctx context.Context, tx pg.Tx, fresh []int) error,
+) ([]Answer, error) {
 	b := newBatch(all)
 	err := errPanic
 	defer func() { b.tell(ctx, err) }()
@@ -129,7 +131,8 @@ func (b *batch) do(ctx context.Context, tx pg.Tx, fn func(ctx context.Context, t
 	if len(fresh) > 0 {
 		slices.Sort(fresh)
 		err := effect(ctx, tx, *b.token, func(ctx context.Context, tx pg.Tx) error {
-			return running.guarded(ctx, tx, func(ctx context.Context, tx pg.Tx) error { return fn(ctx, tx, slices.Clone(fresh)) })
+			return running.guarded(ctx, tx,
+				func(ctx context.Context, tx pg.Tx) error { return fn(ctx, tx, slices.Clone(fresh)) })
 		}, tx.Fail)
 		if err != nil {
 			return err
@@ -162,8 +165,8 @@ func (b *batch) insert(ctx context.Context, tx pg.Tx, left time.Duration) (found
 	return found, err
 }
 
-// insertWithin is insert within a look, behind save, unless that is done already. After errTimeUp and ErrInProgress tx is
-// as it was there.
+// insertWithin is insert within a look, behind save, unless that is done already. After errTimeUp and ErrInProgress
+// tx is as it was there.
 func (b *batch) insertWithin(ctx context.Context, tx pg.Tx, l *look, save *pg.Stmt) (found []int, err error) {
 	c, begun, claimed := b.first(), time.Now(), false
 	before := l.before(c)
@@ -196,7 +199,8 @@ func (b *batch) send(ctx context.Context, tx pg.Tx) (found []int, err error) {
 	if tx.NeedsMark() {
 		stmt = stmtInsertManyMarked
 	}
-	args := append(b.keyArrays(), b.hashes(), b.times(), c.Retention.Microseconds(), c.Skew.Microseconds(), newToken(tx.NeedsMark()))
+	args := append(b.keyArrays(), b.hashes(), b.times(), c.Retention.Microseconds(), c.Skew.Microseconds(),
+		newToken(tx.NeedsMark()))
 	err = tx.Query(ctx, c.SQL.text[stmt], args, func(scan func(...any) error) error {
 		var k batchKey
 		var token *int64

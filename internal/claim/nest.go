@@ -89,7 +89,10 @@ func (c *Claim) outside(ctx context.Context, stage Stage) error {
 	for _, r := range in[i:] {
 		r.refuse()
 	}
-	return &Failure{Stage: stage, Err: ErrNested, Hint: "call it before or after, or give the effect inside an operation of its own"}
+	return &Failure{
+		Stage: stage, Err: ErrNested,
+		Hint: "call it before or after, or give the effect inside an operation of its own",
+	}
 }
 
 // meets reports whether both are claims of one row. Of two names of which one has no schema it is taken for granted

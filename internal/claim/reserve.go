@@ -11,7 +11,8 @@ import (
 // ErrLostLease and ErrUnknown are what a holder can get beyond the errors of a claim.
 var (
 	ErrLostLease = errors.New("the reservation is no longer this holder's: another attempt took over, or it has ended")
-	ErrUnknown   = errors.New("an attempt was interrupted, and the provider may have forgotten it: whether it took effect must be settled by looking there")
+	ErrUnknown   = errors.New("an attempt was interrupted, and the provider may have forgotten it: whether it took " +
+		"effect must be settled by looking there")
 )
 
 // Lease is a reservation as its holder knows it.
@@ -20,9 +21,11 @@ type Lease struct {
 	Since         time.Time // by the holder's clock; the server began the lease no earlier
 }
 
-// Reserve reserves the key for lease, in a transaction of its own. remembers limits a take-over, see takeOverSQL; negative:
-// for ever. The row of a key that is settled already comes back with its Result; then the Held is nil.
-func (c *Claim) Reserve(ctx context.Context, conn pg.Conn, lease, remembers time.Duration) (*Held, Record, Result, error) {
+// Reserve reserves the key for lease, in a transaction of its own. remembers limits a take-over, see takeOverSQL;
+// negative: for ever. The row of a key that is settled already comes back with its Result; then the Held is nil.
+func (c *Claim) Reserve(
+	ctx context.Context, conn pg.Conn, lease, remembers time.Duration,
+) (*Held, Record, Result, error) {
 	if lease <= 0 {
 		return nil, Record{}, Result{}, &Failure{Stage: StageReserve, Err: errLease}
 	}
@@ -53,7 +56,8 @@ type reserving struct {
 	same int   // how often a row could not be taken over, and was the same afterwards
 }
 
-// try inserts the row, or else looks at the one that is there and takes it over if it may; errAgain asks for another try.
+// try inserts the row, or else looks at the one that is there and takes it over if it may; errAgain asks for another
+// try.
 func (r *reserving) try(ctx context.Context) (*Held, Record, Result, error) {
 	c := r.claim
 	got := &Held{claim: c, Lease: Lease{Since: time.Now()}}
@@ -116,9 +120,9 @@ func (r *reserving) again(end error) error {
 	return errAgain
 }
 
-// renew begins a first attempt's lease anew where much of it went by before the server answered: the INSERT counts it from its own
-// beginning, before it waits for a transaction that holds the key, and could return a reservation that is over. Why not a
-// later attempt's too: it would have to end within the provider's memory.
+// renew begins a first attempt's lease anew where much of it went by before the server answered: the INSERT counts it
+// from its own beginning, before it waits for a transaction that holds the key, and could return a reservation that
+// is over. Why not a later attempt's too: it would have to end within the provider's memory.
 func (h *Held) renew(ctx context.Context, conn pg.Conn, lease time.Duration) error {
 	if time.Since(h.Since) <= lease/2 {
 		return nil
@@ -127,9 +131,10 @@ func (h *Held) renew(ctx context.Context, conn pg.Conn, lease time.Duration) err
 	return h.Extend(ctx, conn, lease)
 }
 
-// forgotten says of a row that could not be taken over whether that is because there is no time for another attempt in the
-// provider's memory. Why not simply because the row is still there: the holder may have extended its lease in between, and
-// let it run out again. What is left of a memory only gets less, so that what is true of this later look stays true.
+// forgotten says of a row that could not be taken over whether that is because there is no time for another attempt
+// in the provider's memory. Why not simply because the row is still there: the holder may have extended its lease in
+// between, and let it run out again. What is left of a memory only gets less, so that what is true of this later look
+// stays true.
 func forgotten(r Record, lease, remembers time.Duration) bool {
 	return !r.Done && !r.Leased && remembers >= 0 && r.AgeMicros+lease.Microseconds() > remembers.Microseconds()
 }

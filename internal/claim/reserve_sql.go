@@ -1,12 +1,13 @@
 package claim
 
 // The states of a key and the moves between them. Each move is one statement, whose WHERE holds the whole condition: a
-// state that was read before, in another statement or in a sub-select, may have passed. A holder is fenced by its attempt
-// and by the row's creation (processed_at): a row that was deleted and reserved anew begins at attempt 1 again.
+// state that was read before, in another statement or in a sub-select, may have passed. A holder is fenced by its
+// attempt and by the row's creation (processed_at): a row that was deleted and reserved anew begins at attempt 1
+// again.
 //
-// Not now(): a transaction begun before the lease ran out would never see it run out. An INSERT takes clock_timestamp().
-// An UPDATE takes statement_timestamp(): Citus refuses volatile functions there. It is older where the statement waited
-// for the row. So a lease ends sooner, and a take-over comes later: both are safe.
+// Not now(): a transaction begun before the lease ran out would never see it run out. An INSERT takes
+// clock_timestamp(). An UPDATE takes statement_timestamp(): Citus refuses volatile functions there. It is older where
+// the statement waited for the row. So a lease ends sooner, and a take-over comes later: both are safe.
 
 // returningLease gives what the holder is fenced by. The creation is taken from a timestamp without time zone, which is
 // immutable: see returningToken.
@@ -20,9 +21,9 @@ INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, pro
 VALUES ($1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timestamp() + $5::int8 * interval '1 microsecond', $6::int8)
 ON CONFLICT (key, operation, source) DO NOTHING` + returningLease
 
-// reserveTimedSQL is the same for a key with a time of its own ($6, microseconds since 1970): nothing is inserted where it
-// lies before the retention window ($7, microseconds), or further in the future than $8. $9 is the
-// token. See insertTimedSQL.
+// reserveTimedSQL is the same for a key with a time of its own ($6, microseconds since 1970): nothing is inserted
+// where it lies before the retention window ($7, microseconds), or further in the future than $8. $9 is the token.
+// See insertTimedSQL.
 const reserveTimedSQL = `
 INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at, lease_until, token)
 SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timestamp() + $5::int8 * interval '1 microsecond', $9::int8

@@ -64,7 +64,9 @@ func (r *run) try(ctx context.Context) (res Result, err error) {
 }
 
 // tryFrom is try, with what begins and claims.
-func (r *run) tryFrom(ctx context.Context, begin func(context.Context) (pg.OwnTx, bool, error)) (res Result, err error) {
+func (r *run) tryFrom(
+	ctx context.Context, begin func(context.Context) (pg.OwnTx, bool, error),
+) (res Result, err error) {
 	r.again = false
 	begun := time.Now()
 	tx, fresh, err := begin(ctx)
@@ -204,7 +206,8 @@ func (r *run) final(err error) error {
 	}
 	f := &Failure{
 		Stage: StageCommit, Err: r.lost, CommitUnknown: true,
-		Hint: "the connection was lost before COMMIT was answered, and the row could not be read in time: deliver the same key again to find out",
+		Hint: "the connection was lost before COMMIT was answered, and the row could not be read in time: deliver the same " +
+			"key again to find out",
 	}
 	if !errors.Is(err, r.lost) {
 		f.Err = fmt.Errorf("%w; then %w", r.lost, err)

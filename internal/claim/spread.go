@@ -27,8 +27,8 @@ func bySpread(t texts) texts {
 	return t
 }
 
-// claimed reports whether ins has claimed the key. A row that was inserted outside of its window is withdrawn first: then
-// there is none, and what is read next says why.
+// claimed reports whether ins has claimed the key. A row that was inserted outside of its window is withdrawn first:
+// then there is none, and what is read next says why.
 func (c *Claim) claimed(ctx context.Context, tx pg.Conn, ins *pg.Stmt) (bool, error) {
 	fresh, err := c.wrote(StageClaim, ins)
 	if err != nil || !fresh || !c.withdraws() {
@@ -38,7 +38,10 @@ func (c *Claim) claimed(ctx context.Context, tx pg.Conn, ins *pg.Stmt) (bool, er
 		return true, nil
 	}
 	var token int64
-	del := &pg.Stmt{SQL: c.SQL.text[stmtWithdraw], Args: []any{c.Source, c.Operation, c.Key, *c.token}, Dest: []any{&token}}
+	del := &pg.Stmt{
+		SQL: c.SQL.text[stmtWithdraw], Args: []any{c.Source, c.Operation, c.Key, *c.token},
+		Dest: []any{&token},
+	}
 	if err := tx.Send(ctx, del); err != nil {
 		f := c.failed(StageClaim, err)
 		f.unclear = true

@@ -19,10 +19,11 @@ VALUES ($1::text, $2::text, $3::text, $4::bytea, $5::int8)
 ON CONFLICT (key, operation, source) DO NOTHING` + returningToken
 
 // insertTimedSQL is the claim of a key with a time of its own: nothing is inserted where the time ($5, microseconds
-// since 1970) lies before the retention window ($6, microseconds), or further in the future than $7. clock_timestamp(), not
-// now(): a transaction that has been open for a while would still see the window of its beginning, and a purge may have
-// gone further meanwhile. The bound of the future is what keeps a row there until its key's time has left the window: see
-// package retention. For the same reason the row is as old as the claim, and not as its transaction. $8 is the token.
+// since 1970) lies before the retention window ($6, microseconds), or further in the future than $7.
+// clock_timestamp(), not now(): a transaction that has been open for a while would still see the window of its
+// beginning, and a purge may have gone further meanwhile. The bound of the future is what keeps a row there until its
+// key's time has left the window: see package retention. For the same reason the row is as old as the claim, and not
+// as its transaction. $8 is the token.
 const insertTimedSQL = `
 INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, processed_at, token)
 SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), $8::int8
@@ -49,8 +50,9 @@ func marked(sql string, n int) string {
 }
 
 // readSQL reads the row that the claim met. It is a statement of its own, for at READ COMMITTED a new statement sees
-// what was committed while the claim waited; the same read in a CTE of the claim would not. Bytes come in hex by our own
-// doing: where a mode of the driver gets them as text, the session's bytea_output decides, and pgx reads one of its two.
+// what was committed while the claim waited; the same read in a CTE of the claim would not. Bytes come in hex by our
+// own doing: where a mode of the driver gets them as text, the session's bytea_output decides, and pgx reads one of
+// its two.
 const readSQL = `
 SELECT encode(payload_hash, 'hex'), encode(value, 'hex'), lease_until IS NULL, coalesce(lease_until > clock_timestamp(), false), failed, attempt,
        token,
@@ -75,16 +77,17 @@ const storeSQL = `
 UPDATE /*table*/processed_events SET value = $4::bytea
  WHERE key = $3::text AND operation = $2::text AND source = $1::text AND token = $5::int8` + returningToken
 
-// proveSQL lets what follows it in one round trip happen only where the row is there that this call has just claimed: else
-// it fails with [pg.NotNew], before anything else was written. A row that was claimed by nobody, by another call, or under
-// another name by a trigger, is not. The text that cannot be read as a number is for the server's log. $4 is the token.
+// proveSQL lets what follows it in one round trip happen only where the row is there that this call has just claimed:
+// else it fails with [pg.NotNew], before anything else was written. A row that was claimed by nobody, by another
+// call, or under another name by a trigger, is not. The text that cannot be read as a number is for the server's log.
+// $4 is the token.
 const proveSQL = `
 SELECT coalesce(max(token)::text, 'pgonce: no error, the key is not new and its effects were not run')::int8
   FROM /*table*/processed_events
  WHERE key = $3::text AND operation = $2::text AND source = $1::text AND token = $4::int8`
 
-// aloneSQL fails with [pg.NotNew] on a cluster of Citus. There statements that travel together without BEGIN are committed
-// one by one, on the nodes that they are for.
+// aloneSQL fails with [pg.NotNew] on a cluster of Citus. There statements that travel together without BEGIN are
+// committed one by one, on the nodes that they are for.
 const aloneSQL = `SELECT coalesce(to_regclass('pg_catalog.citus_shards')::text, '0')::int8`
 
 // lockSQL takes the lock that an INSERT takes, and of every partition.
@@ -103,7 +106,8 @@ SELECT set_config('pgonce.statement_timeout', current_setting('statement_timeout
                        ELSE ($1::int8)::text END, true)`
 	unlimitSQL = `SELECT set_config('statement_timeout', current_setting('pgonce.statement_timeout'), true)`
 
-	// Those of a last look, see [look]. lock_timeout does not reach the other nodes of Citus, of which the last column tells.
+	// Those of a last look, see [look]. lock_timeout does not reach the other nodes of Citus, of which the last column
+	// tells.
 	lockLimitSQL = `
 SELECT set_config('pgonce.lock_timeout', current_setting('lock_timeout'), true),
        set_config('lock_timeout', '` + lastLookLock + `', true),
@@ -152,7 +156,8 @@ var written = texts{
 	stmtRead: readSQL, stmtForget: forgetSQL, stmtStore: storeSQL, stmtProve: proveSQL,
 	stmtReserve: reserveSQL, stmtReserveTimed: reserveTimedSQL, stmtTakeOver: takeOverSQL,
 	stmtConfirm: confirmSQL, stmtConfirmMarked: marked(confirmMarkedSQL, 7),
-	stmtFail: failSQL, stmtExtend: extendSQL, stmtEnd: endSQL, stmtRelease: giveUpSQL, stmtVoid: voidSQL, stmtPending: pendingSQL,
+	stmtFail: failSQL, stmtExtend: extendSQL, stmtEnd: endSQL, stmtRelease: giveUpSQL, stmtVoid: voidSQL,
+	stmtPending:    pendingSQL,
 	stmtInsertMany: insertManySQL, stmtInsertManyMarked: marked(insertManySQL, 8), stmtReadMany: readManySQL,
 	stmtLock: lockSQL, stmtWithdraw: withdrawSQL,
 }
@@ -193,8 +198,9 @@ var (
 	pinnedLockLimit, pinnedLockUnlimit       = pg.Pin(lockLimitSQL), pg.Pin(lockUnlimitSQL)
 )
 
-// For returns the statements on the table of this name ("" is [pg.DefaultTable]), or an error that says what is wrong with
-// the name. weekly: the table has layout Weekly. spread: Citus has spread it; the statements are right where it has not.
+// For returns the statements on the table of this name ("" is [pg.DefaultTable]), or an error that says what is wrong
+// with the name. weekly: the table has layout Weekly. spread: Citus has spread it; the statements are right where it
+// has not.
 func For(table string, weekly, spread bool) (SQL, error) {
 	all, same := plainSQL, defaultSQL
 	switch {
@@ -221,7 +227,8 @@ func (s SQL) on(name pg.Name) SQL {
 
 // Texts returns every statement, each once, for tests that prepare them on a server.
 func (s SQL) Texts() []string {
-	return append(s.text[:], pinnedWindow, pinnedLimit, pinnedUnlimit, pinnedWindowMany, pinnedLockLimit, pinnedLockUnlimit, pinnedAlone)
+	return append(s.text[:], pinnedWindow, pinnedLimit, pinnedUnlimit, pinnedWindowMany, pinnedLockLimit,
+		pinnedLockUnlimit, pinnedAlone)
 }
 
 // Table returns the table's name for people.

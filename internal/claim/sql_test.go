@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 	"github.com/pgonce/pgonce/internal/schema"
 )
 
@@ -112,7 +112,8 @@ func explain(t *testing.T, conn *pgx.Conn, options, sql string, args ...any) pla
 	t.Helper()
 	var out []struct{ Plan plan }
 	var raw string
-	err := conn.QueryRow(t.Context(), `EXPLAIN (`+options+`, FORMAT JSON) `+sql, append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...).Scan(&raw)
+	err := conn.QueryRow(t.Context(), `EXPLAIN (`+options+`, FORMAT JSON) `+sql,
+		append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...).Scan(&raw)
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal([]byte(raw), &out))
 	return out[0].Plan
@@ -133,10 +134,14 @@ func TestPlans(t *testing.T) {
 
 	claim := explain(t, conn, "COSTS off", defaultSQL.text[stmtInsert], append(key, nil, int64(1))...)
 	require.Equal(t, []string{index}, claim.Arbiters)
-	claim = explain(t, conn, "COSTS off", defaultSQL.text[stmtInsertTimed], append(key, nil, int64(0), int64(0), int64(0), int64(1))...)
+	claim = explain(t, conn, "COSTS off", defaultSQL.text[stmtInsertTimed],
+		append(key, nil, int64(0), int64(0), int64(0), int64(1))...)
 	require.Equal(t, []string{index}, claim.Arbiters)
 
-	for name, sql := range map[string]string{"read": defaultSQL.text[stmtRead], "store": defaultSQL.text[stmtStore], "forget": defaultSQL.text[stmtForget]} {
+	for name, sql := range map[string]string{
+		"read": defaultSQL.text[stmtRead], "store": defaultSQL.text[stmtStore],
+		"forget": defaultSQL.text[stmtForget],
+	} {
 		args := key
 		if name == "store" {
 			args = append(args, nil, int64(1))

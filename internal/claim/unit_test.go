@@ -169,7 +169,10 @@ func TestRunUnit(t *testing.T) {
 			want{0, []error{ErrInProgress}, false, 1, lost + "BEGIN INSERT SELECT ROLLBACK"},
 		},
 		{"lost, and no row is no answer", []turn{gone, {}, {}, {}}, nil, 3, want{
-			0, []error{errHidden, errGone}, true, 1, strings.TrimSpace(lost + strings.Repeat("BEGIN INSERT SELECT ROLLBACK ", 3)),
+			0,
+			[]error{errHidden, errGone},
+			true, 1,
+			strings.TrimSpace(lost + strings.Repeat("BEGIN INSERT SELECT ROLLBACK ", 3)),
 		}},
 		{
 			"lost, and the key's time is over",

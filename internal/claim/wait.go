@@ -12,9 +12,9 @@ import (
 )
 
 // A look is one limited try at a claim. The first has all of MaxWait. Where that ends it, either somebody holds the key
-// or the server is slow, and the server says the same of both. So a last look follows, with a limit for locks: only what
-// waits for a lock meets that. It takes the table's lock before the key's, so that the two can be told apart. And it
-// claims a key that nobody holds.
+// or the server is slow, and the server says the same of both. So a last look follows, with a limit for locks: only
+// what waits for a lock meets that. It takes the table's lock before the key's, so that the two can be told apart.
+// And it claims a key that nobody holds.
 type look struct {
 	all          time.Duration
 	last, spread bool    // spread: the server is a cluster of Citus, where the limit for locks reaches one node only
@@ -88,17 +88,20 @@ func (l *look) failure(f *Failure, c *Claim) *Failure {
 	switch {
 	case !l.last || f.Hint != "":
 	case pgerr.Is(f.Err, "55P03") && !l.lock.Done:
-		f.Hint = "table " + c.SQL.table + " or a partition of it was locked for all of MaxWait; nobody is known to hold the key"
-	case pgerr.Is(f.Err, "57014") && !l.lock.Done && l.spread: // LOCK TABLE waits on each node, where no limit for locks is
-		f.Hint = "table " + c.SQL.table + " was locked on a node for all of MaxWait, or the cluster was too slow; nobody is known to hold the key"
+		f.Hint = "table " + c.SQL.table +
+			" or a partition of it was locked for all of MaxWait; nobody is known to hold the key"
+	// LOCK TABLE waits on each node, where no limit for locks is
+	case pgerr.Is(f.Err, "57014") && !l.lock.Done && l.spread:
+		f.Hint = "table " + c.SQL.table +
+			" was locked on a node for all of MaxWait, or the cluster was too slow; nobody is known to hold the key"
 	case pgerr.Is(f.Err, "57014"):
 		f.Hint = "the server was too slow to claim within MaxWait; nobody is known to hold the key"
 	}
 	return f
 }
 
-// limit bounds the statements after it by d, rounded up to the millisecond, for 0 would mean no limit; by 24 days at the
-// most, which is as much as the server takes.
+// limit bounds the statements after it by d, rounded up to the millisecond, for 0 would mean no limit; by 24 days at
+// the most, which is as much as the server takes.
 func limit(d time.Duration) *pg.Stmt {
 	ms := min((d-1)/time.Millisecond+1, math.MaxInt32)
 	var old, now string

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// WeeklySkew is how far in the future a key's time may lie on a table of layout Weekly, for senders whose clocks are ahead of
-// the database's. A partition of the next week is always there.
+// WeeklySkew is how far in the future a key's time may lie on a table of layout Weekly, for senders whose clocks are
+// ahead of the database's. A partition of the next week is always there.
 const WeeklySkew = 24 * time.Hour
 
-// insertWeeklySQL is the claim on a table of layout Weekly: nothing is inserted where the time ($5, microseconds since 1970)
-// lies before the retention window ($6, microseconds) or further in the future than $7. The bucket is computed here: a date
-// made in Go would be read by the session's time zone in some exec modes. clock_timestamp(), and $8:
-// see insertTimedSQL.
+// insertWeeklySQL is the claim on a table of layout Weekly: nothing is inserted where the time ($5, microseconds
+// since 1970) lies before the retention window ($6, microseconds) or further in the future than $7. The bucket is
+// computed here: a date made in Go would be read by the session's time zone in some exec modes. clock_timestamp(),
+// and $8: see insertTimedSQL.
 const insertWeeklySQL = `
 INSERT INTO /*table*/processed_events (source, operation, key, payload_hash, event_time, bucket, token)
 SELECT $1::text, $2::text, $3::text, $4::bytea, e.at, date_trunc('week', e.at AT TIME ZONE 'UTC')::date, $8::int8
@@ -33,20 +33,22 @@ SELECT $1::text, $2::text, $3::text, $4::bytea, clock_timestamp(), clock_timesta
 ON CONFLICT (key, operation, source, bucket) DO NOTHING` + returningLease
 
 // Every other statement names its row by this condition; on a table of layout Weekly by the bucket as well, which makes
-// the server look into one partition. The expression is immutable (timestamp, not timestamptz), so that the planner knows
-// the partition and locks no other.
+// the server look into one partition. The expression is immutable (timestamp, not timestamptz), so that the planner
+// knows the partition and locks no other.
 const (
 	keySQL    = "\n WHERE key = $3::text AND operation = $2::text AND source = $1::text"
 	bucketSQL = "\n   AND bucket = date_trunc('week', timestamp 'epoch' + $%d::int8 * interval '1 microsecond')::date"
 )
 
-// byWeek returns the statements for layout Weekly. Each but the claims takes the key's time as one more parameter, the last.
+// byWeek returns the statements for layout Weekly. Each but the claims takes the key's time as one more parameter,
+// the last.
 func byWeek(t texts) texts {
 	t[stmtInsertTimed], t[stmtInsertTimedMarked] = insertWeeklySQL, marked(insertWeeklySQL, 8)
 	t[stmtReserveTimed] = reserveWeeklySQL
 	t[stmtInsertMany], t[stmtInsertManyMarked] = insertManyWeeklySQL, marked(insertManyWeeklySQL, 8)
 	t[stmtReadMany] = readManyWeeklySQL
-	t[stmtPending] = strings.Replace(t[stmtPending], "\n  FROM", ", (extract(epoch FROM event_time) * 1000000)::int8\n  FROM", 1)
+	t[stmtPending] = strings.Replace(t[stmtPending], "\n  FROM",
+		", (extract(epoch FROM event_time) * 1000000)::int8\n  FROM", 1)
 	return t.each(func(sql string) string {
 		n := 0
 		for strings.Contains(sql, fmt.Sprintf("$%d::", n+1)) {

@@ -56,8 +56,8 @@ func (c Call[T]) run(ctx context.Context, engine *claim.Claim) (v T, res claim.R
 		v, err = decode[T](rec.Value)
 		return v, res, err
 	}
-	// Whatever ends the attempt and leaves the key open, a panic too, ends the lease: the next delivery need not wait. Where
-	// that cannot be said, it runs out by itself; and after a take-over it changes nothing.
+	// Whatever ends the attempt and leaves the key open, a panic too, ends the lease: the next delivery need not wait.
+	// Where that cannot be said, it runs out by itself; and after a take-over it changes nothing.
 	settled := false
 	defer func() {
 		if !settled {
@@ -136,8 +136,8 @@ func cut(s string) []byte {
 	return []byte(s[:min(len(s), most)])
 }
 
-// settle records how an attempt ended, and returns end. Where it cannot be recorded the key stays open, and the error says
-// so, and what the call ended in.
+// settle records how an attempt ended, and returns end. Where it cannot be recorded the key stays open, and the error
+// says so, and what the call ended in.
 func settle(ctx context.Context, cause, end error, move func(context.Context) error) (settled bool, err error) {
 	err = detached(ctx, move)
 	if err == nil {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Facts are what a key is made of: the columns that name it, its time and its payload. idem.Key embeds them under a name
-// that is not exported: so they stay hidden from users, and every front door can read them, by [FactsOf], and make a key of
-// a row, by [Restore]. Facts has no exported field and no exported method, for those would become the key's own. The zero
-// value holds nothing; values can be compared with ==.
+// Facts are what a key is made of: the columns that name it, its time and its payload. idem.Key embeds them under a
+// name that is not exported: so they stay hidden from users, and every front door can read them, by [FactsOf], and
+// make a key of a row, by [Restore]. Facts has no exported field and no exported method, for those would become the
+// key's own. The zero value holds nothing; values can be compared with ==.
 type Facts struct {
 	name    Name
 	at      int64 // microseconds since 1970, where timed

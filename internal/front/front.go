@@ -1,6 +1,6 @@
 // Package front is what the front doors share between their users' types and the engine: what a key is made of, the
-// settings of a call, values, reservations and calls to others, and what the observer is told. It knows no driver, and no
-// type of the doors.
+// settings of a call, values, reservations and calls to others, and what the observer is told. It knows no driver,
+// and no type of the doors.
 package front
 
 import (
@@ -38,7 +38,8 @@ func (s Settings) Claim(f Facts) (*claim.Claim, error) {
 	}
 	c := &claim.Claim{
 		SQL: sql, Source: f.name.Source, Operation: f.name.Operation, Key: f.name.ID, Timed: f.timed, At: f.at,
-		Retention: cmp.Or(s.Table.Retention, dedup.DefaultRetention), MaxWait: s.MaxWait, Tries: cmp.Or(s.Tries, defaultTries),
+		Retention: cmp.Or(s.Table.Retention, dedup.DefaultRetention), MaxWait: s.MaxWait,
+		Tries:    cmp.Or(s.Tries, defaultTries),
 		MaxValue: dedup.MaxValueBytes,
 	}
 	if f.hashed {

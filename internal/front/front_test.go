@@ -60,7 +60,10 @@ func (r *recorder) Observe(_ context.Context, e dedup.Event) { r.events = append
 func TestObserved(t *testing.T) {
 	t.Parallel()
 	observed := func(o dedup.Observer) *claim.Claim {
-		c, err := Settings{Observer: o, Translate: func(_ Name, err error) error { return translated{err} }}.Claim(Named(Name{"s", "o", "k"}))
+		c, err := Settings{
+			Observer:  o,
+			Translate: func(_ Name, err error) error { return translated{err} },
+		}.Claim(Named(Name{"s", "o", "k"}))
 		require.NoError(t, err)
 		return c
 	}
@@ -97,7 +100,8 @@ func TestObserved(t *testing.T) {
 		require.Equal(t, []dedup.Event{want}, r.events)
 	}
 
-	res, err := observed(nil).Told(t.Context(), func() (claim.Result, error) { return claim.Result{Outcome: claim.Executed}, nil })
+	res, err := observed(nil).Told(t.Context(),
+		func() (claim.Result, error) { return claim.Result{Outcome: claim.Executed}, nil })
 	require.NoError(t, err)
 	require.Equal(t, claim.Executed, res.Outcome)
 

@@ -15,7 +15,9 @@ type PendingKey struct {
 }
 
 // Pending lists them; an empty source or operation stands for all.
-func (s Settings) Pending(ctx context.Context, conn pg.Conn, source, operation string, limit int) ([]PendingKey, error) {
+func (s Settings) Pending(
+	ctx context.Context, conn pg.Conn, source, operation string, limit int,
+) ([]PendingKey, error) {
 	sql, err := s.statements()
 	if err != nil {
 		return nil, err

@@ -22,7 +22,8 @@ func timeOn(id string, f Facts) (int64, error) {
 	switch {
 	case !inside && !f.timed:
 		return 0, &claim.Failure{Stage: claim.StageTable, Err: &KeyFault{
-			"time", "is missing, by which the table is partitioned; use OccurredAt, or a UUIDv7 or a ULID as the last part of the key",
+			"time", "is missing, by which the table is partitioned; use OccurredAt, or a UUIDv7 or a ULID as the last part of " +
+				"the key",
 		}}
 	case !inside:
 		return f.at, nil
@@ -50,12 +51,12 @@ func settleTime(layout dedup.Layout, c *claim.Claim, f Facts) (err error) {
 	return err
 }
 
-// MillisOf returns the time inside the last part of a key, in milliseconds since 1970, where that part is a UUIDv7 in its
-// form of 36 characters or a ULID, in either case, of the years 2004 to 2109. The table's CHECK event_time_of_key says the
-// same in SQL.
+// MillisOf returns the time inside the last part of a key, in milliseconds since 1970, where that part is a UUIDv7 in
+// its form of 36 characters or a ULID, in either case, of the years 2004 to 2109. The table's CHECK event_time_of_key
+// says the same in SQL.
 //
-// Why not the UUID without dashes: one hash in hex of 64 looks like it. And the years: they tell a ULID from a number of 26
-// digits.
+// Why not the UUID without dashes: one hash in hex of 64 looks like it. And the years: they tell a ULID from a number
+// of 26 digits.
 func MillisOf(id string) (ms int64, ok bool) {
 	last := id[strings.LastIndexByte(id, '/')+1:]
 	if len(last) < 2 || last[0] != '0' || last[1] < '1' || last[1] > '3' {

@@ -43,8 +43,8 @@ func Into[T any](v *T) func([]byte) error {
 	}
 }
 
-// Store keeps what fn returned in the key's row, in the transaction that claimed it. Where fn has left that failed or ended
-// nothing is stored, and that is no error here: the engine's own check finds it, and says more.
+// Store keeps what fn returned in the key's row, in the transaction that claimed it. Where fn has left that failed or
+// ended nothing is stored, and that is no error here: the engine's own check finds it, and says more.
 func Store[T any](ctx context.Context, c *claim.Claim, tx pg.Tx, v T) error {
 	value, err := encode(v)
 	if err != nil {

@@ -69,9 +69,9 @@ func (t Table) Store(ctx context.Context, conn, alone pg.Conn, m Message) (fresh
 	return fresh, err
 }
 
-// anew calls f with conn, and once more with alone, where that is not nil and the session's defaults were in the way: it
-// is read only, or of an isolation level at which rivals are errors. Neither time anything was written. Why not alone
-// from the first: it costs two statements more.
+// anew calls f with conn, and once more with alone, where that is not nil and the session's defaults were in the way:
+// it is read only, or of an isolation level at which rivals are errors. Neither time anything was written. Why not
+// alone from the first: it costs two statements more.
 func anew(conn, alone pg.Conn, f func(conn pg.Conn) error) error {
 	err := f(conn)
 	if alone == nil || !pgerr.Is(err, "25006") && !pgerr.Is(err, "40001") {

@@ -39,7 +39,8 @@ func handle(ctx context.Context, tx pg.OwnTx, token int64, m Message, fn Handler
 	return fmt.Errorf("%w: it returned nil, and %w", ErrMisuse, state)
 }
 
-// check asks the server whether tx still is the transaction of the attempt. Why not after a success: the completion asks.
+// check asks the server whether tx still is the transaction of the attempt. Why not after a success: the completion
+// asks.
 func check(ctx context.Context, tx pg.Tx, token int64) error {
 	ctx, cancel := pg.Detached(ctx)
 	defer cancel()

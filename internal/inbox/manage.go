@@ -81,7 +81,8 @@ func (s SQL) List(ctx context.Context, conn pg.Conn, f Filter, limit int) ([]Mes
 		var m Message
 		var headers string
 		var at, state, attempt int64
-		err := scan(&m.ID, &m.Operation, &m.Source, &m.Key, &headers, &m.Body, &at, &state, &attempt, &m.ErrorClass, &m.LastError)
+		err := scan(&m.ID, &m.Operation, &m.Source, &m.Key, &headers, &m.Body, &at, &state, &attempt, &m.ErrorClass,
+			&m.LastError)
 		if err != nil {
 			return err
 		}
@@ -142,8 +143,8 @@ func (s SQL) Discard(ctx context.Context, db pg.DB, f Filter) (n int64, err erro
 }
 
 // free makes the first message of a key due. It comes behind the COMMIT that has ended another one: of two that end
-// at once, each still sees the other as unfinished. And it looks twice: at first it may wait for the end of a handler, which
-// has looked before that COMMIT.
+// at once, each still sees the other as unfinished. And it looks twice: at first it may wait for the end of a
+// handler, which has looked before that COMMIT.
 func (s SQL) free(ctx context.Context, db pg.DB, key string) error {
 	for range 2 {
 		tx, err := db.Begin(ctx, &pg.Stmt{SQL: s.promote, Args: []any{key}})

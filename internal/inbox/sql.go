@@ -36,8 +36,8 @@ const held = `token IN ($4::int8, -$4::int8)`
 // first left to it for $4 more, and its token is made negative, by which the next look knows. Who fails or finishes
 // takes the token away, or the time.
 //
-// The attempt of a worker that is gone is counted, and where it was the last one, the message is dead. Else nobody would
-// ever stop a message that kills its worker.
+// The attempt of a worker that is gone is counted, and where it was the last one, the message is dead. Else nobody
+// would ever stop a message that kills its worker.
 var claimSQL = pg.Pin(`
 WITH picked AS MATERIALIZED (
   SELECT i.message_id, i.operation, i.source FROM /*table*/inbox AS i
@@ -65,7 +65,8 @@ SELECT seq, coalesce(headers::text, ''), body, (extract(epoch FROM received_at) 
 // markSQL marks the transaction of an attempt: by $1, its token, which nothing of this module's changes; and for
 // [pg.Tx].Check by $2. The server takes both back when the transaction ends, also where the next one begins at once
 // (AND CHAIN), which no driver tells.
-var markSQL = pg.Pin(`SELECT set_config('pgonce.attempt', $1::text, true) || set_config('` + pg.Mark + `', $2::text, true)`)
+var markSQL = pg.Pin(`SELECT set_config('pgonce.attempt', $1::text, true) || set_config('` + pg.Mark +
+	`', $2::text, true)`)
 
 // same is the condition that the transaction still is that of the attempt $4.
 const same = `coalesce(current_setting('pgonce.attempt', true), '') = $4::int8::text`
@@ -77,7 +78,8 @@ var sameSQL = pg.Pin(`SELECT ` + strings.ReplaceAll(same, "$4", "$1"))
 // whether a later one has been claimed: that one was the first when the message was not committed yet.
 //
 // It comes behind the claim's COMMIT, so that of two that are claimed at once the one that looks later sees the other.
-// And it has a newer snapshot than the lock: an earlier message that finishes waits, to make this one due, for that lock.
+// And it has a newer snapshot than the lock: an earlier message that finishes waits, to make this one due, for that
+// lock.
 var orderSQL = pg.Pin(`
 SELECT EXISTS (SELECT FROM /*table*/inbox AS e
                 WHERE e.key = $1::text AND e.key <> '' AND e.finished_at IS NULL AND e.seq < $2::int8),
@@ -102,8 +104,8 @@ WITH behind AS MATERIALIZED (
 UPDATE /*table*/inbox AS m SET due_at = 'infinity' FROM behind AS b
  WHERE m.message_id = b.message_id AND m.operation = b.operation AND m.source = b.source`)
 
-// finishSQL marks a message as handled, in the handler's transaction and in no other. The token stays: it says, after a lost COMMIT,
-// whose handler it was.
+// finishSQL marks a message as handled, in the handler's transaction and in no other. The token stays: it says, after
+// a lost COMMIT, whose handler it was.
 var finishSQL = pg.Pin(`
 UPDATE /*table*/inbox
    SET state = 2, due_at = NULL, finished_at = clock_timestamp(), error_class = NULL, last_error = NULL

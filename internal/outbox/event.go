@@ -6,10 +6,10 @@
 // of them share the lanes. What fails is moved out of the way, together with the events of its key that come after
 // it.
 //
-// Why not pg_logical_emit_message, and a replication slot to read it from: while its reader is away a slot holds WAL, until
-// the disk is full for everybody. It has one reader, and nothing in it can be parked, tried again alone, counted or
-// looked at. It needs wal_level logical, the right REPLICATION, and a direct connection. As a mere wake-up it would cost all
-// of that to save a look every 25 ms, which writes nothing.
+// Why not pg_logical_emit_message, and a replication slot to read it from: while its reader is away a slot holds WAL,
+// until the disk is full for everybody. It has one reader, and nothing in it can be parked, tried again alone,
+// counted or looked at. It needs wal_level logical, the right REPLICATION, and a direct connection. As a mere wake-up
+// it would cost all of that to save a look every 25 ms, which writes nothing.
 package outbox
 
 import (

@@ -9,7 +9,7 @@ import (
 
 	"github.com/pgonce/pgonce/internal/boxes"
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.MainLazy(m) }
@@ -61,7 +61,8 @@ func TestPrepare(t *testing.T) {
 	require.NoError(t, err)
 	_, err = conn.Exec(t.Context(), `CREATE SCHEMA "odd.schema";`+Tables().DDL(odd), pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
-	for _, sql := range append(For(odd).Texts(), append(boxes.Texts(), render(odd, countLanesSQL), render(odd, behindSQL))...) {
+	for _, sql := range append(For(odd).Texts(),
+		append(boxes.Texts(), render(odd, countLanesSQL), render(odd, behindSQL))...) {
 		require.NotEmpty(t, sql)
 		require.NotContains(t, sql, "outbox", "a table of this name is not meant")
 		_, err := conn.Prepare(t.Context(), "", sql)

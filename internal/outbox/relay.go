@@ -133,7 +133,8 @@ func (w *Worker) claim(ctx context.Context) (lane, token int64, err error) {
 	}
 	var xid int64
 	s := &pg.Stmt{
-		SQL: w.SQL.claim, Args: []any{token, w.Lease.Microseconds(), w.low.text(), rank}, Dest: []any{&lane, &xid, new(string)},
+		SQL: w.SQL.claim, Args: []any{token, w.Lease.Microseconds(), w.low.text(), rank},
+		Dest: []any{&lane, &xid, new(string)},
 	}
 	if err := w.conn.Send(ctx, s); err != nil {
 		return 0, 0, fmt.Errorf("claim a lane: %w", err)

@@ -25,8 +25,9 @@ INSERT INTO /*table*/outbox (topic, key, lane, id, headers, payload)
 VALUES ($1::text, $2::text, CASE WHEN pg_current_xact_id() IS NOT NULL THEN $3::int8::int2 END,
         $4::text::uuid, $5::text::jsonb, $6::bytea)`)
 
-// What a relay writes (this, doneSQL, restSQL and what follows that) does not wait for the disk or for a standby. Where a
-// crash undoes it, events are published again, as they may be anyway, and who has read them finds no token of its own.
+// What a relay writes (this, doneSQL, restSQL and what follows that) does not wait for the disk or for a standby.
+// Where a crash undoes it, events are published again, as they may be anyway, and who has read them finds no token of
+// its own.
 
 // claimSQL leases the lane whose first event has waited longest. Events that failed and are due again come first or
 // last, as $4 has it: 0, or a number above all. Of several such lanes the one that was left alone for longest is next.

@@ -94,7 +94,8 @@ func events(ctx context.Context, v *boxes.Verifier, name pg.Name, oid int64) err
 	}{
 		{key, "(lane, seq), which is unique", "ALTER TABLE " + name.Quoted() + " ADD PRIMARY KEY (lane, seq);"},
 		{held, "(lane, key, seq)", "CREATE INDEX ON " + name.Quoted() + " (lane, key, seq) WHERE lane < 0;"},
-		{due, "(lane, retry_at)", "CREATE INDEX ON " + name.Quoted() + " (lane, retry_at) WHERE lane < 0 AND retry_at IS NOT NULL;"},
+		{due, "(lane, retry_at)", "CREATE INDEX ON " + name.Quoted() +
+			" (lane, retry_at) WHERE lane < 0 AND retry_at IS NOT NULL;"},
 	} {
 		if !ix.there {
 			v.Report(name, boxes.MissingIndex, "there is no valid index on "+ix.what+": a claim reads the whole table", ix.fix)
@@ -109,7 +110,8 @@ func events(ctx context.Context, v *boxes.Verifier, name pg.Name, oid int64) err
 		return fmt.Errorf("compare the sequence with the rows: %w", err)
 	}
 	if late > 0 {
-		v.Report(name, boxes.NoOrder, "the sequence of the column seq is behind the rows: what is appended now comes before them",
+		v.Report(name, boxes.NoOrder, "the sequence of the column seq is behind the rows: what is appended now comes "+
+			"before them",
 			fmt.Sprintf("SELECT setval(pg_get_serial_sequence('%s', 'seq'), (SELECT max(seq) FROM %s));",
 				strings.ReplaceAll(name.Quoted(), "'", "''"), name.Quoted()))
 	}

@@ -20,12 +20,13 @@ func (r *run) onCitus(ctx context.Context) (bool, error) {
 	return *r.citus, nil
 }
 
-// detachPlain detaches a partition of a table of Citus, which refuses CONCURRENTLY. It takes ACCESS EXCLUSIVE on the table.
-// So it waits for a second at most, on each node, and then lets the claims pass that have come behind it.
+// detachPlain detaches a partition of a table of Citus, which refuses CONCURRENTLY. It takes ACCESS EXCLUSIVE on the
+// table. So it waits for a second at most, on each node, and then lets the claims pass that have come behind it.
 func (r *run) detachPlain(ctx context.Context, p part, comment string) error {
 	tx, err := r.db.Begin(ctx, schema.Limits()...)
 	if err == nil {
-		err = tx.Send(ctx, &pg.Stmt{SQL: "ALTER TABLE " + r.t.Name.Quoted() + " DETACH PARTITION " + p.name.Quoted()}, &pg.Stmt{SQL: comment})
+		err = tx.Send(ctx, &pg.Stmt{SQL: "ALTER TABLE " + r.t.Name.Quoted() + " DETACH PARTITION " + p.name.Quoted()},
+			&pg.Stmt{SQL: comment})
 		if err != nil {
 			_ = tx.Rollback(ctx)
 		} else {

@@ -1,9 +1,9 @@
-// Package partition keeps the partitions of a table of layout Weekly: it makes those of the weeks to come, drops those that
-// have expired, and mends what a run that was killed has left half done.
+// Package partition keeps the partitions of a table of layout Weekly: it makes those of the weeks to come, drops
+// those that have expired, and mends what a run that was killed has left half done.
 //
 // Nothing in it takes a lock that a claim would wait for, except for moments on catalogs. It keeps no state of its own:
-// every step looks at the catalog, does one thing, and looks again. So several runs at once do no harm, and a run can end
-// anywhere.
+// every step looks at the catalog, does one thing, and looks again. So several runs at once do no harm, and a run can
+// end anywhere.
 package partition
 
 import (
@@ -81,7 +81,8 @@ func (r *run) make(ctx context.Context) error {
 	}
 }
 
-// makeOnce makes them once. Every wait for a lock is bounded: a transaction that waits keeps what it has locked already.
+// makeOnce makes them once. Every wait for a lock is bounded: a transaction that waits keeps what it has locked
+// already.
 func (r *run) makeOnce(ctx context.Context) ([]pg.Name, error) {
 	tx, err := r.db.Begin(ctx, &pg.Stmt{SQL: "SET LOCAL lock_timeout = '" + lockWait + "'"})
 	if err != nil {
@@ -165,18 +166,20 @@ func (r *run) next(ctx context.Context, keep int64) (func(context.Context) error
 }
 
 // finalize ends the detaching that another run began. That one may be at it still; then one of the two fails. It holds
-// the locks of the table's DDL and of the partition, and waits for every older snapshot. Who has such a snapshot and waits
-// for one of those locks is in a deadlock with it: another run at a step, or a reader of the partition. So the looks at the
-// catalog lock no partition.
+// the locks of the table's DDL and of the partition, and waits for every older snapshot. Who has such a snapshot and
+// waits for one of those locks is in a deadlock with it: another run at a step, or a reader of the partition. So the
+// looks at the catalog lock no partition.
 func (r *run) finalize(ctx context.Context, p pg.Name) error {
-	return r.send(ctx, "finalize "+p.String(), "ALTER TABLE "+r.t.Name.Quoted()+" DETACH PARTITION "+p.Quoted()+" FINALIZE")
+	return r.send(ctx, "finalize "+p.String(),
+		"ALTER TABLE "+r.t.Name.Quoted()+" DETACH PARTITION "+p.Quoted()+" FINALIZE")
 }
 
-// detach makes an expired partition a table of its own, unless it holds what is not done, or has not the name that a run
-// would give it: of such a one nobody would know afterwards what it was. By its comment the next step knows it.
+// detach makes an expired partition a table of its own, unless it holds what is not done, or has not the name that a
+// run would give it: of such a one nobody would know afterwards what it was. By its comment the next step knows it.
 //
-// Why not DROP TABLE at once, or a plain DETACH: both take ACCESS EXCLUSIVE on the parent. They wait for every transaction
-// that has claimed, and every claim for them. CONCURRENTLY waits for the same transactions, and holds nobody up.
+// Why not DROP TABLE at once, or a plain DETACH: both take ACCESS EXCLUSIVE on the parent. They wait for every
+// transaction that has claimed, and every claim for them. CONCURRENTLY waits for the same transactions, and holds
+// nobody up.
 func (r *run) detach(ctx context.Context, p part) error {
 	keep := p.name != schema.WeekLeaf(r.t.Name, p.week)
 	if !keep {
@@ -201,12 +204,13 @@ func (r *run) detach(ctx context.Context, p part) error {
 	if err := r.send(ctx, "comment on "+p.name.String(), comment); err != nil {
 		return err
 	}
-	return r.send(ctx, "detach "+p.name.String(), "ALTER TABLE "+r.t.Name.Quoted()+" DETACH PARTITION "+p.name.Quoted()+" CONCURRENTLY")
+	return r.send(ctx, "detach "+p.name.String(),
+		"ALTER TABLE "+r.t.Name.Quoted()+" DETACH PARTITION "+p.name.Quoted()+" CONCURRENTLY")
 }
 
-// dropOrphan drops what was detached. Nobody can reach it through the table any more, and its lock keeps other runs from
-// making it a partition again, so that this look is the last word; should it hold something that is not done, it becomes a
-// partition again.
+// dropOrphan drops what was detached. Nobody can reach it through the table any more, and its lock keeps other runs
+// from making it a partition again, so that this look is the last word; should it hold something that is not done, it
+// becomes a partition again.
 func (r *run) dropOrphan(ctx context.Context, o schema.Orphan) error {
 	attached, open, err := r.dropUnlessOpen(ctx, o.Name)
 	switch {
@@ -286,9 +290,9 @@ func (r *run) note(list *[]string, names ...pg.Name) {
 	}
 }
 
-// passing reports whether another look may find a way. Somebody else did the same step: the table is gone, is there already
-// (for two that create it at one moment as 23505 of the catalog), is no partition any more, is one already, or pending; both
-// wrote one row of the catalog (XX000). Or a lock was not had in time, or was a deadlock.
+// passing reports whether another look may find a way. Somebody else did the same step: the table is gone, is there
+// already (for two that create it at one moment as 23505 of the catalog), is no partition any more, is one already,
+// or pending; both wrote one row of the catalog (XX000). Or a lock was not had in time, or was a deadlock.
 func passing(err error) bool {
 	switch pgerr.Code(err) {
 	case "42P01", "42P07", "42710", "55000", "42809", "42P17", "55P03", "55006", "40P01", "40001", "XX000", "23505":

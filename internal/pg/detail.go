@@ -20,8 +20,8 @@ func WithoutDetail(err error) error {
 	return clean
 }
 
-// WithoutContent is WithoutDetail, and gives an error whose own words may quote a value the text that other returns for its
-// SQLSTATE, where that is not empty.
+// WithoutContent is WithoutDetail, and gives an error whose own words may quote a value the text that other returns
+// for its SQLSTATE, where that is not empty.
 func WithoutContent(err error, other func(sqlState string) string) error {
 	clean, _ := scrub(err, other)
 	return clean
@@ -35,7 +35,8 @@ func scrub(err error, other func(sqlState string) string) (clean error, changed 
 	if _, ok := err.(*pgconn.ConnectError); ok {
 		return err, false // there are no rows yet, and its type says where it came from
 	}
-	if s, ok := err.(interface{ SQLState() string }); ok && v.Kind() == reflect.Pointer && v.Elem().Kind() == reflect.Struct {
+	if s, ok := err.(interface{ SQLState() string }); ok && v.Kind() == reflect.Pointer &&
+		v.Elem().Kind() == reflect.Struct {
 		if clean, ok := emptied(v, other(s.SQLState())); ok {
 			return clean, true
 		}

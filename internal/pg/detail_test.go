@@ -67,7 +67,8 @@ func TestWithoutContent(t *testing.T) {
 			"joined":  errors.Join(dirty, context.Canceled),
 		} {
 			clean := pg.WithoutContent(err, other)
-			require.NotContains(t, fmt.Sprintf("%v %+v %#v", clean, clean, errors.Unwrap(clean)), secret, "%s, %s", driver, wrapping)
+			require.NotContains(t, fmt.Sprintf("%v %+v %#v", clean, clean, errors.Unwrap(clean)), secret, "%s, %s", driver,
+				wrapping)
 			require.ErrorContains(t, clean, "other words")
 			require.Equal(t, errors.Is(err, context.Canceled), errors.Is(clean, context.Canceled))
 		}

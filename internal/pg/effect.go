@@ -43,7 +43,8 @@ func (e effect) RewriteQuery(ctx context.Context, conn *pgx.Conn, sql string, ar
 var effectWords = []string{"insert", "update", "delete", "merge", "select", "with", "values", "notify"}
 
 var (
-	errEffectWord = errors.New("an effect must be an INSERT, UPDATE, DELETE, MERGE, SELECT, WITH, VALUES or NOTIFY, given by its text; use Run for others")
+	errEffectWord = errors.New("an effect must be an INSERT, UPDATE, DELETE, MERGE, SELECT, WITH, VALUES or NOTIFY, " +
+		"given by its text; use Run for others")
 	errEffectMany = errors.New("an effect must be one statement; queue the others by themselves")
 )
 
@@ -89,7 +90,8 @@ func checkEffect(sql string) error {
 
 // escaped reports whether E'...' begins at i, behind its E.
 func escaped(sql string, i int) bool {
-	return i > 0 && sql[i] == '\'' && (sql[i-1] == 'e' || sql[i-1] == 'E') && (i == 1 || !isWord(sql[i-2]) && sql[i-2] != '$')
+	return i > 0 && sql[i] == '\'' && (sql[i-1] == 'e' || sql[i-1] == 'E') &&
+		(i == 1 || !isWord(sql[i-2]) && sql[i-2] != '$')
 }
 
 // blank returns the length of the space or the comment at the beginning of sql; 0: there is none.

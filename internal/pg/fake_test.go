@@ -58,7 +58,10 @@ func serve(conn net.Conn, answer func(sql string) reply) {
 		}
 		r := answer(query.String)
 		if r.code != "" {
-			backend.Send(&pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: r.code, Message: "said the fake"})
+			backend.Send(&pgproto3.ErrorResponse{
+				Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: r.code,
+				Message: "said the fake",
+			})
 		} else {
 			word, _, _ := strings.Cut(query.String, " ")
 			backend.Send(&pgproto3.CommandComplete{CommandTag: []byte(strings.ToUpper(word))})

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// MaxIdentifier is the longest identifier that PostgreSQL stores, in bytes (NAMEDATALEN - 1). It cuts longer ones without
-// an error, so that two names can become one.
+// MaxIdentifier is the longest identifier that PostgreSQL stores, in bytes (NAMEDATALEN - 1). It cuts longer ones
+// without an error, so that two names can become one.
 const MaxIdentifier = 63
 
 // Quote returns name as a quoted SQL identifier, the case kept. Every identifier that reaches SQL goes through here.
@@ -42,7 +42,8 @@ func ParseName(s string) (Name, error) {
 		case part == "":
 			return Name{}, errors.New("a table's name, or its schema, is empty")
 		case len(part) > MaxIdentifier:
-			return Name{}, fmt.Errorf("a table's name, or its schema, has %d bytes; PostgreSQL keeps %d", len(part), MaxIdentifier)
+			return Name{}, fmt.Errorf("a table's name, or its schema, has %d bytes; PostgreSQL keeps %d", len(part),
+				MaxIdentifier)
 		case strings.ContainsRune(part, 0) || !utf8.ValidString(part):
 			return Name{}, errors.New("a table's name holds a NUL or is not UTF-8")
 		}

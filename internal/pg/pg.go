@@ -1,5 +1,6 @@
 // Package pg is the seam between pgonce and the drivers: what the engines need of a connection, of a transaction and of
-// a pool, and one adapter for each driver. Engines hold one SQL text; which driver carries it is decided at the front door.
+// a pool, and one adapter for each driver. Engines hold one SQL text; which driver carries it is decided at the front
+// door.
 package pg
 
 import (
@@ -122,6 +123,6 @@ func Detached(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // failSQL fails a transaction: there is no savepoint of this name, so the server answers 3B001, and its log says why.
-// Why not a savepoint around fn, to roll back to: it would cost every call a round trip, and a nested call would have to
-// name it apart from the outer one's.
+// Why not a savepoint around fn, to roll back to: it would cost every call a round trip, and a nested call would have
+// to name it apart from the outer one's.
 const failSQL = `ROLLBACK TO SAVEPOINT "pgonce: fn failed, roll back"`

@@ -56,7 +56,9 @@ func (s *Stmt) read(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-func (c pgxConn) Query(ctx context.Context, sql string, args []any, row func(scan func(dest ...any) error) error) error {
+func (c pgxConn) Query(
+	ctx context.Context, sql string, args []any, row func(scan func(dest ...any) error) error,
+) error {
 	b := &pgx.Batch{}
 	queueQuery(b, sql, args, row)
 	return WithoutDetail(c.q.SendBatch(ctx, b).Close())

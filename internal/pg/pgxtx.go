@@ -113,7 +113,8 @@ func (t *pgxTx) Fail(ctx context.Context) error {
 	return nil
 }
 
-// PgxDB is what [FromPgxDB] needs: a pool or a connection, or a wrapper of one. A pgx.Tx has no BeginTx, so it does not fit.
+// PgxDB is what [FromPgxDB] needs: a pool or a connection, or a wrapper of one. A pgx.Tx has no BeginTx, so it does
+// not fit.
 type PgxDB interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
@@ -142,10 +143,11 @@ type pgxDB struct {
 
 func (d *pgxDB) NeedsMark() bool { return false }
 
-var errNoTx = errors.New("SendBatch gave no transaction for a batch that begins one; a wrapper must pass on BatchResults.Tx")
+var errNoTx = errors.New("SendBatch gave no transaction for a batch that begins one; a wrapper must pass on " +
+	"BatchResults.Tx")
 
-// errInTx: a BEGIN inside of a transaction is only a warning, and the ROLLBACK after a duplicate would end the caller's.
-// And a reservation would not be committed when the call that it is for is made.
+// errInTx: a BEGIN inside of a transaction is only a warning, and the ROLLBACK after a duplicate would end the
+// caller's. And a reservation would not be committed when the call that it is for is made.
 var errInTx = errors.New("the connection is in a transaction already; use Do there, or another connection")
 
 // PgxInTx reports whether db is a single connection that is in a transaction.
@@ -160,8 +162,8 @@ func PgxInTx(db any) bool {
 	return conn != nil && !conn.IsClosed() && conn.PgConn().TxStatus() != 'I'
 }
 
-// FromPgxAlone adapts a pool or connection for statements that are to be committed when Send returns: a connection that is
-// in a transaction is refused.
+// FromPgxAlone adapts a pool or connection for statements that are to be committed when Send returns: a connection
+// that is in a transaction is refused.
 func FromPgxAlone(db PgxDB) Conn { return pgxAlone{pgxConn{db}, db} }
 
 // DBOf returns the database behind conn, which FromPgxAlone or [FromSQLAlone] made.

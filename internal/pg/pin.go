@@ -127,8 +127,10 @@ func isWord(c byte) bool {
 // breaks lists the keywords that end an expression of operators; no operator reaches beyond one.
 func breaks(keyword string) bool {
 	switch keyword {
-	case "select", "from", "where", "and", "or", "not", "is", "when", "then", "else", "end", "as", "by", "on", "order", "group",
-		"having", "limit", "offset", "union", "with", "insert", "into", "update", "delete", "set", "values", "returning", "do",
+	case "select", "from", "where", "and", "or", "not", "is", "when", "then", "else", "end", "as", "by", "on", "order",
+		"group",
+		"having", "limit", "offset", "union", "with", "insert", "into", "update", "delete", "set", "values", "returning",
+		"do",
 		"nothing", "conflict", "join", "left", "cross", "lateral", "distinct", "asc", "desc", "using", "default", "check",
 		"constraint", "for":
 		return true
@@ -149,7 +151,8 @@ func grammar(name string) bool {
 // builtin lists the types whose names are keywords, and so cannot be anybody else's.
 func builtin(name string) bool {
 	switch name {
-	case "bigint", "bit", "boolean", "char", "character", "decimal", "double", "float", "int", "integer", "interval", "numeric",
+	case "bigint", "bit", "boolean", "char", "character", "decimal", "double", "float", "int", "integer", "interval",
+		"numeric",
 		"real", "smallint", "time", "timestamp", "varchar":
 		return true
 	}
@@ -198,7 +201,8 @@ func (p *pinner) group(end string) string {
 			p.i += 2
 			one := p.group(",")
 			p.i++
-			c.add(t.space + "(CASE WHEN (" + one + ")" + infix{" ", "="}.String() + " (" + p.group(")") + ") THEN NULL ELSE " + one + " END)")
+			c.add(t.space + "(CASE WHEN (" + one + ")" + infix{" ", "="}.String() + " (" + p.group(")") + ") THEN NULL ELSE " +
+				one + " END)")
 		case t.lower == "in" && p.peek(1).text == "(":
 			c.operate(t.space, "=")
 			p.i += 2
@@ -231,7 +235,8 @@ func (p *pinner) group(end string) string {
 		case breaks(t.lower) && p.peek(1).text+p.peek(1).space != "(":
 			flush()
 			out.WriteString(t.space + t.text)
-			set, assigned = t.lower == "set" || set && !slices.Contains([]string{"where", "from", "returning", "select"}, t.lower), assigned && t.lower != "set"
+			set, assigned = t.lower == "set" || set && !slices.Contains([]string{"where", "from", "returning", "select"},
+				t.lower), assigned && t.lower != "set"
 		default:
 			c.add(t.space + p.name(t))
 		}

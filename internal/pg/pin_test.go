@@ -25,9 +25,10 @@ func TestPin(t *testing.T) {
 		`SELECT 'a = now()', "b = now()", -1 -- c = now()
 		 FROM /*d = now()*/e`: `SELECT 'a = now()', "b = now()", -1 -- c = now()
 		 FROM /*d = now()*/e`,
-		`SELECT 'it''s now()'`:                          `SELECT 'it''s now()'`,
-		"SELECT a = " + AsIs("lower(b) = 'x'") + " = c": `SELECT a OPERATOR(pg_catalog.=) lower(b) = 'x' OPERATOR(pg_catalog.=) c`,
-		`SELECT a OPERATOR(x.=) b AND c = d`:            `SELECT a OPERATOR(x.=) b AND c OPERATOR(pg_catalog.=) d`,
+		`SELECT 'it''s now()'`: `SELECT 'it''s now()'`,
+		"SELECT a = " + AsIs("lower(b) = 'x'") +
+			" = c": `SELECT a OPERATOR(pg_catalog.=) lower(b) = 'x' OPERATOR(pg_catalog.=) c`,
+		`SELECT a OPERATOR(x.=) b AND c = d`: `SELECT a OPERATOR(x.=) b AND c OPERATOR(pg_catalog.=) d`,
 
 		// what binds tighter than its neighbours
 		`WHERE a = b + c * d AND e`: `WHERE a OPERATOR(pg_catalog.=) (b OPERATOR(pg_catalog.+) (c OPERATOR(pg_catalog.*) d)) AND e`,

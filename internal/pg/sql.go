@@ -7,7 +7,8 @@ import (
 	"fmt"
 )
 
-// SQL is what the adapter needs of database/sql: a Tx, Conn, DB, or anything with their two methods (sqlx, GORM's ConnPool).
+// SQL is what the adapter needs of database/sql: a Tx, Conn, DB, or anything with their two methods (sqlx, GORM's
+// ConnPool).
 type SQL interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -48,7 +49,9 @@ func (c sqlConn) sendOne(ctx context.Context, s *Stmt) error {
 	})
 }
 
-func (c sqlConn) Query(ctx context.Context, query string, args []any, row func(scan func(dest ...any) error) error) error {
+func (c sqlConn) Query(
+	ctx context.Context, query string, args []any, row func(scan func(dest ...any) error) error,
+) error {
 	if err := ctx.Err(); err != nil {
 		return notSent{err}
 	}

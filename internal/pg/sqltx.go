@@ -22,8 +22,8 @@ const markSQL = `SELECT pg_catalog.current_setting('` + Mark + `', true)`
 var errUndone = fmt.Errorf("%w, or was rolled back to a savepoint that is older than the claim", ErrTxEnded)
 
 // FromSQLTx adapts a transaction. Whatever has a Commit and a Rollback is taken for one. Of anything else the server is
-// asked, in two statements, whether it is in a transaction: a *sql.DB fits [SQL], too, and would commit each statement by
-// itself.
+// asked, in two statements, whether it is in a transaction: a *sql.DB fits [SQL], too, and would commit each
+// statement by itself.
 func FromSQLTx(ctx context.Context, q SQL) (Tx, error) {
 	t := sqlTx{sqlConn{q}}
 	if _, ok := q.(interface {
@@ -95,7 +95,8 @@ func (t sqlTx) Fail(caller context.Context) error {
 	return lost
 }
 
-// WasOver reports whether err, of a statement in a transaction, says that the transaction had failed or ended before it.
+// WasOver reports whether err, of a statement in a transaction, says that the transaction had failed or ended before
+// it.
 func WasOver(err error) bool {
 	return sqlState(err) == "25P02" || errors.Is(err, sql.ErrTxDone) || errors.Is(err, ErrTxEnded)
 }
@@ -135,7 +136,8 @@ func rolledBack(err error) error {
 	return ErrLost
 }
 
-// SQLDB is what [FromSQLDB] needs: a *sql.DB or *sql.Conn, or a wrapper of one. A *sql.Tx has no BeginTx, so it does not fit.
+// SQLDB is what [FromSQLDB] needs: a *sql.DB or *sql.Conn, or a wrapper of one. A *sql.Tx has no BeginTx, so it does
+// not fit.
 type SQLDB interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
@@ -143,8 +145,8 @@ type SQLDB interface {
 // FromSQLDB adapts a database; each transaction is begun with opts.
 func FromSQLDB(db SQLDB, opts sql.TxOptions) DB { return &sqlDB{db, opts} }
 
-// SQLInTx reports whether db is a single connection that is in a transaction, where its driver tells: pgx knows, and would
-// only warn of the BEGIN inside; lib/pq refuses that by itself.
+// SQLInTx reports whether db is a single connection that is in a transaction, where its driver tells: pgx knows, and
+// would only warn of the BEGIN inside; lib/pq refuses that by itself.
 func SQLInTx(db SQLDB) (in bool) {
 	conn, ok := db.(interface{ Raw(f func(any) error) error }) // *sql.Conn, and wrappers
 	if !ok {
@@ -166,9 +168,10 @@ type sqlDB struct {
 
 func (d *sqlDB) NeedsMark() bool { return true }
 
-// Begin begins the transaction with a context of its own, which ends with ctx until the transaction has begun, and later
-// while it is committed. In between, where ctx itself would do, database/sql would roll back on its own account, in another
-// goroutine, as soon as ctx is done: while fn is running, or just before the COMMIT that was going to be sent.
+// Begin begins the transaction with a context of its own, which ends with ctx until the transaction has begun, and
+// later while it is committed. In between, where ctx itself would do, database/sql would roll back on its own
+// account, in another goroutine, as soon as ctx is done: while fn is running, or just before the COMMIT that was
+// going to be sent.
 func (d *sqlDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 	if SQLInTx(d.db) {
 		return nil, errInTx
@@ -195,8 +198,8 @@ func (d *sqlDB) Begin(ctx context.Context, stmts ...*Stmt) (OwnTx, error) {
 // FromSQLAlone adapts a database for statements that are to be committed when Send returns; a connection that is in a
 // transaction is refused. Each Send is one transaction.
 //
-// Why not the statements by themselves, where there is but one: a connection that is in a transaction of lib/pq's can only
-// be told by its refusal to begin another one.
+// Why not the statements by themselves, where there is but one: a connection that is in a transaction of lib/pq's can
+// only be told by its refusal to begin another one.
 func FromSQLAlone(db SQLDB) Conn { return sqlAlone{FromSQLDB(db, sql.TxOptions{})} }
 
 type sqlAlone struct{ db DB }
@@ -211,7 +214,9 @@ func (c sqlAlone) Send(ctx context.Context, stmts ...*Stmt) error {
 	return commit(ctx, tx)
 }
 
-func (c sqlAlone) Query(ctx context.Context, query string, args []any, row func(scan func(dest ...any) error) error) error {
+func (c sqlAlone) Query(
+	ctx context.Context, query string, args []any, row func(scan func(dest ...any) error) error,
+) error {
 	tx, err := c.db.Begin(ctx)
 	if err != nil {
 		return err

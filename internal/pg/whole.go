@@ -21,8 +21,8 @@ type Whole interface {
 	SendIn(ctx context.Context, tx Tx) error
 }
 
-// NotNew is the SQLSTATE, invalid_text_representation, with which a statement refuses what goes behind it. What it cannot
-// read is a text that says why.
+// NotNew is the SQLSTATE, invalid_text_representation, with which a statement refuses what goes behind it. What it
+// cannot read is a text that says why.
 const NotNew = "22P02"
 
 // Broken is how a [Whole.Send] failed.
@@ -47,10 +47,12 @@ const (
 
 var (
 	// ErrOptions: what a [Whole] cannot be begun with.
-	ErrOptions = errors.New("Apply begins no transaction by BEGIN: leave BeginQuery and CommitQuery empty, and take pgx's own names of levels and modes")
+	ErrOptions = errors.New("Apply begins no transaction by BEGIN: leave BeginQuery and CommitQuery empty, and take " +
+		"pgx's own names of levels and modes")
 
 	errNoEffects = errors.New("the batch of effects is empty")
-	errCallback  = errors.New("an effect has a callback, whose error could undo nothing; use Run to look at results before COMMIT")
+	errCallback  = errors.New("an effect has a callback, whose error could undo nothing; use Run to look at results " +
+		"before COMMIT")
 )
 
 // NewPgxWhole checks the effects, and keeps them as they are. Of db, lend and opts see [FromPgxLender].
@@ -88,7 +90,8 @@ func NewPgxWhole(db PgxDB, lend Lend, opts pgx.TxOptions, effects *pgx.Batch) (W
 func atEffect(i int, err error) error { return fmt.Errorf("effect %d of the batch: %w", i, err) }
 
 // wholeSettings are the statements that begin a transaction with opts where it has no BEGIN. Each setting ends with the
-// transaction. Why not SET TRANSACTION, nor SET LOCAL: they warn where there is no BEGIN, and the warning is in the log.
+// transaction. Why not SET TRANSACTION, nor SET LOCAL: they warn where there is no BEGIN, and the warning is in the
+// log.
 func wholeSettings(opts pgx.TxOptions) ([]string, error) {
 	var all []string
 	for _, o := range []struct {
@@ -96,11 +99,19 @@ func wholeSettings(opts pgx.TxOptions) ([]string, error) {
 		known map[string]string
 	}{
 		{string(opts.IsoLevel), map[string]string{
-			"serializable": `transaction_isolation = 'serializable'`, "repeatable read": `transaction_isolation = 'repeatable read'`,
-			"read committed": `transaction_isolation = 'read committed'`, "read uncommitted": `transaction_isolation = 'read uncommitted'`,
+			"serializable":     `transaction_isolation = 'serializable'`,
+			"repeatable read":  `transaction_isolation = 'repeatable read'`,
+			"read committed":   `transaction_isolation = 'read committed'`,
+			"read uncommitted": `transaction_isolation = 'read uncommitted'`,
 		}},
-		{string(opts.AccessMode), map[string]string{"read write": `transaction_read_only = off`, "read only": `transaction_read_only = on`}},
-		{string(opts.DeferrableMode), map[string]string{"deferrable": `transaction_deferrable = on`, "not deferrable": `transaction_deferrable = off`}},
+		{string(opts.AccessMode), map[string]string{
+			"read write": `transaction_read_only = off`,
+			"read only":  `transaction_read_only = on`,
+		}},
+		{string(opts.DeferrableMode), map[string]string{
+			"deferrable":     `transaction_deferrable = on`,
+			"not deferrable": `transaction_deferrable = off`,
+		}},
 		{opts.BeginQuery, nil},
 		{opts.CommitQuery, nil},
 	} {

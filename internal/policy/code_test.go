@@ -43,7 +43,8 @@ func TestCode(t *testing.T) {
 
 func checkLength(f goFile) []string {
 	if n := strings.Count(f.text, "\n"); n > maxLines {
-		return []string{fmt.Sprintf("%s: %d lines, more than %d: split it where its parts can be read alone", f.path, n, maxLines)}
+		return []string{fmt.Sprintf("%s: %d lines, more than %d: split it where its parts can be read alone", f.path, n,
+			maxLines)}
 	}
 	return nil
 }
@@ -57,9 +58,9 @@ func checkInit(f goFile) (complaints []string) {
 	return complaints
 }
 
-// checkErrorText forbids to decide by what an error says. The text may be printed and passed on; it may not be compared,
-// searched, or kept in a variable, which has no other use than one of these. The same goes for the parts of a server's
-// error that are meant for people and come in their language.
+// checkErrorText forbids to decide by what an error says. The text may be printed and passed on; it may not be
+// compared, searched, or kept in a variable, which has no other use than one of these. The same goes for the parts of
+// a server's error that are meant for people and come in their language.
 func checkErrorText(f goFile) (complaints []string) {
 	decides := func(exprs ...ast.Expr) {
 		for _, e := range exprs {
@@ -212,8 +213,10 @@ func checkPackageComments(files []goFile) (complaints []string) {
 			complaints = append(complaints, dir+": no package comment")
 		case len(docs) > 1 && !tagged:
 			complaints = append(complaints, fmt.Sprintf("%s: package comments in %s and %s", dir, docs[0].path, docs[1].path))
-		case docs[0].ast.Name.Name != "main" && !strings.HasPrefix(docs[0].ast.Doc.Text(), "Package "+docs[0].ast.Name.Name+" "):
-			complaints = append(complaints, docs[0].at(docs[0].ast.Package, "the package comment does not begin with \"Package %s\"", docs[0].ast.Name.Name))
+		case docs[0].ast.Name.Name != "main" && !strings.HasPrefix(docs[0].ast.Doc.Text(),
+			"Package "+docs[0].ast.Name.Name+" "):
+			complaints = append(complaints,
+				docs[0].at(docs[0].ast.Package, "the package comment does not begin with \"Package %s\"", docs[0].ast.Name.Name))
 		}
 	}
 	return complaints
@@ -282,7 +285,8 @@ func TestConcepts(t *testing.T) {
 		t.Logf("%s: %d concepts", dir, len(names))
 		limit := maxConcepts
 		if dir == "idem" {
-			limit = 32 // a third of them are errors, which its documentation has in a table; and to be learned, too, though methods: DoMany, Apply
+			// a third of them are errors, which its documentation has in a table; and to be learned, too, though methods: DoMany, Apply
+			limit = 32
 		}
 		if len(names) > limit {
 			t.Errorf("%s has %d concepts, more than %d: %s", dir, len(names), limit, strings.Join(names, " "))
@@ -303,15 +307,24 @@ func TestCodeSeesOffenders(t *testing.T) {
 		{"method init", checkInit, "func (t) init() {}", ""},
 		{"text compared", checkErrorText, `func f(err error) bool { return "x" != err.Error() }`, "text .Error()"},
 		{"text switched on", checkErrorText, `func f(err error) { switch (err.Error()) { case "x": } }`, "text .Error()"},
-		{"text searched", checkErrorText, `func f(err error) bool { return strings.Contains(err.Error(), "x") }`, "text .Error()"},
-		{"text changed and searched", checkErrorText, `func f(err error) bool { return re.Match([]byte(err.Error())) }`, "text .Error()"},
+		{
+			"text searched", checkErrorText, `func f(err error) bool { return strings.Contains(err.Error(), "x") }`,
+			"text .Error()",
+		},
+		{
+			"text changed and searched", checkErrorText, `func f(err error) bool { return re.Match([]byte(err.Error())) }`,
+			"text .Error()",
+		},
 		{"text kept", checkErrorText, "func f(err error) { s := err.Error(); _ = s }", "text .Error()"},
 		{"text kept by the package", checkErrorText, "var s = err.Error()", "text .Error()"},
 		{"text passed on", checkErrorText, `func f(err error) { panic("p: " + err.Error()) }`, ""},
 		{"text wrapped", checkErrorText, `func (e E) Error() string { return e.stage + e.err.Error() }`, ""},
 		{"answer of a web server", checkErrorText, `func f() { http.Error(w, "x", 500) }`, ""},
 		{"message compared", checkErrorText, `func f() bool { return "x" == pgErr.Message }`, "text .Message"},
-		{"message searched", checkErrorText, `func f() bool { return strings.Contains(strings.ToLower(e.Detail), "x") }`, "text .Detail"},
+		{
+			"message searched", checkErrorText, `func f() bool { return strings.Contains(strings.ToLower(e.Detail), "x") }`,
+			"text .Detail",
+		},
 		{"message matched", checkErrorText, `func f() bool { return re.MatchString(e.Hint) }`, "text .Hint"},
 		{"message switched on", checkErrorText, `func f() { switch e.Message { case "x": } }`, "text .Message"},
 		{"message asked for", checkErrorText, `func f() bool { return e.Message != "" }`, ""},
@@ -346,9 +359,11 @@ func TestCodeSeesOffenders(t *testing.T) {
 	expect(t, checkPackageComments(pkg("package p\n")), "no package comment")
 	expect(t, checkPackageComments(pkg("// Package p is.\n\npackage p\n")), "no package comment")
 	expect(t, checkPackageComments(pkg("// Some words.\npackage p\n")), "does not begin")
-	expect(t, checkPackageComments(pkg("// Package p is.\npackage p\n", "// Package p is.\npackage p\n")), "package comments in")
+	expect(t, checkPackageComments(pkg("// Package p is.\npackage p\n", "// Package p is.\npackage p\n")),
+		"package comments in")
 	expect(t, checkPackageComments(pkg("// Package p is.\npackage p\n", "package p\n")), "")
-	expect(t, checkPackageComments(pkg("//go:build linux\n\n// Package p is.\npackage p\n", "//go:build !linux\n\n// Package p is.\npackage p\n")), "")
+	expect(t, checkPackageComments(pkg("//go:build linux\n\n// Package p is.\npackage p\n",
+		"//go:build !linux\n\n// Package p is.\npackage p\n")), "")
 	names := concepts(pkg("package p\ntype T int\nfunc (T) M() {}\nfunc F() {}\nconst C, d = 1, 2\nvar V int\n" +
 		"const (\nA T = iota\nB\nX = T(2)\nY = 3\nZ\n)\n"))
 	if want := []string{"T", "F", "C", "V", "Y", "Z"}; !slices.Equal(names, want) {

@@ -122,14 +122,15 @@ func checkExampleImports(f goFile) (complaints []string) {
 	for _, spec := range f.ast.Imports {
 		importPath, _ := strconv.Unquote(spec.Path.Value)
 		if strings.HasPrefix(importPath, modulePath+"/internal/") && !f.test && filepath.Base(f.path) != "local.go" {
-			complaints = append(complaints, f.at(spec.Pos(), "imports %s: only local.go and tests may, the rest is made to be copied", importPath))
+			complaints = append(complaints,
+				f.at(spec.Pos(), "imports %s: only local.go and tests may, the rest is made to be copied", importPath))
 		}
 	}
 	return complaints
 }
 
 func TestCopySeesOffenders(t *testing.T) {
-	const internal = `import _ "` + modulePath + `/internal/pgserver"` + "\n"
+	const internal = `import _ "` + modulePath + `/internal/rig/pgserver"` + "\n"
 	expect(t, checkExampleImports(mustParse(t, "examples/x/main.go", "package main\n"+internal)), "only local.go")
 	expect(t, checkExampleImports(mustParse(t, "examples/x/local.go", "package main\n"+internal)), "")
 	expect(t, checkExampleImports(mustParse(t, "examples/x/x_test.go", "package main\n"+internal)), "")

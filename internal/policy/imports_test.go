@@ -117,12 +117,14 @@ func (r rules) checkImports(files []goFile) (complaints []string) {
 			to := r.target(importPath)
 			switch {
 			case to == "", slices.Contains(allowed, to):
-			case f.test && (to == f.dir || slices.Contains(r.allowed[everyTest], to) || slices.Contains(r.allowed[testsOf+f.dir], to)):
+			case f.test && (to == f.dir || slices.Contains(r.allowed[everyTest], to) ||
+				slices.Contains(r.allowed[testsOf+f.dir], to)):
 			case inExamples(to):
 				complaints = append(complaints, f.at(spec.Pos(), "%s → %s: nothing imports the examples", f.dir, to))
 			default:
 				complaints = append(complaints, f.at(spec.Pos(),
-					"%s → %s is not in the table of imports: do without it, or, where the direction is right, add it to the row of `%s` in %s",
+					"%s → %s is not in the table of imports: do without it, or, where the direction is right, add it to the row "+
+						"of `%s` in %s",
 					f.dir, to, f.dir, importTableFile))
 			}
 		}
@@ -188,7 +190,8 @@ func (r rules) checkDirections() (complaints []string) {
 				}
 			}
 			if r.reach(to)[from] != "" && from < to {
-				complaints = append(complaints, fmt.Sprintf("the table of imports allows a circle: %s, and %s", ways[to], r.reach(to)[from]))
+				complaints = append(complaints,
+					fmt.Sprintf("the table of imports allows a circle: %s, and %s", ways[to], r.reach(to)[from]))
 			}
 		}
 	}
@@ -224,7 +227,8 @@ func directRequirements(goMod string) (modules []string) {
 		case line == ")":
 			inBlock = false
 		}
-		if fields := strings.Fields(rest); (isRequire || inBlock) && len(fields) >= 2 && !strings.HasSuffix(line, "// indirect") {
+		if fields := strings.Fields(rest); (isRequire || inBlock) && len(fields) >= 2 && !strings.HasSuffix(line,
+			"// indirect") {
 			modules = append(modules, fields[0])
 		}
 	}
@@ -243,7 +247,8 @@ func TestImports(t *testing.T) {
 }
 
 func TestImportsSeesOffenders(t *testing.T) {
-	const deps = "| name | module | reaches users | why |\n|---|---|---|---|\n| `pgx` | `github.com/jackc/pgx/v5` | yes | driver |\n" +
+	const deps = "| name | module | reaches users | why |\n|---|---|---|---|\n| `pgx` | `github.com/jackc/pgx/v5` | yes " +
+		"| driver |\n" +
 		"| `testify` | `github.com/stretchr/testify` | no | tests |\n\n"
 	const head = deps + "| package | may import | why |\n|---|---|---|\n"
 	const fine = head + "| `idem` | `dedup`, `pgx` | x |\n| `dedup` | | x |\n| every test | `testify` | x |\n"
@@ -257,19 +262,35 @@ func TestImportsSeesOffenders(t *testing.T) {
 		{"test library in the code", fine, "idem/a.go", `"github.com/stretchr/testify/require"`, "idem → testify"},
 		{"against the direction", fine, "dedup/a.go", `"github.com/pgonce/pgonce/idem"`, "dedup → idem is not"},
 		{"the same in a test", fine, "dedup/a_test.go", `"github.com/pgonce/pgonce/idem"`, "dedup → idem is not"},
-		{"row for its tests", fine + "| tests of `dedup` | `idem` | x |\n", "dedup/a_test.go", `"github.com/pgonce/pgonce/idem"`, ""},
-		{"row for its tests only", fine + "| tests of `dedup` | `idem` | x |\n", "dedup/a.go", `"github.com/pgonce/pgonce/idem"`, "dedup → idem is not"},
-		{"row for tests that are not there", fine + "| tests of `dedup` | `idem` | x |\n", "idem/a.go", `"errors"`, "`tests of dedup`, where"},
+		{
+			"row for its tests", fine + "| tests of `dedup` | `idem` | x |\n", "dedup/a_test.go",
+			`"github.com/pgonce/pgonce/idem"`, "",
+		},
+		{
+			"row for its tests only", fine + "| tests of `dedup` | `idem` | x |\n", "dedup/a.go",
+			`"github.com/pgonce/pgonce/idem"`, "dedup → idem is not",
+		},
+		{
+			"row for tests that are not there", fine + "| tests of `dedup` | `idem` | x |\n", "idem/a.go", `"errors"`,
+			"`tests of dedup`, where",
+		},
 		{"module that is not listed", fine, "idem/a.go", `"github.com/jackc/pgx/v4"`, "idem → github.com/jackc/pgx/v4"},
 		{"an example", fine, "idem/a.go", `"github.com/pgonce/pgonce/examples/x"`, "nothing imports the examples"},
 		{"package without a row", fine, "outbox/a.go", `"errors"`, "outbox: the package is not in the table"},
 		{"row without a package", fine + "| `gone` | | x |\n", "idem/a.go", `"errors"`, "`gone`, where there is nothing"},
 		{"two rows", fine + "| `idem` | | x |\n", "idem/a.go", `"errors"`, "two rows for idem"},
 		{"no reason", head + "| `idem` | | |\n| `dedup` | | x |\n", "idem/a.go", `"errors"`, "and a reason"},
-		{"unknown name", head + "| `idem` | `nothing` | x |\n| `dedup` | | x |\n", "idem/a.go", `"errors"`, "which neither table has"},
-		{"circle", head + "| `idem` | `a` | x |\n| `dedup` | | x |\n| `a` | `idem` | x |\n", "a/a.go", `"errors"`, "a circle"},
 		{
-			"leaf by way of another", head + "| `idem` | | x |\n| `dedup` | | x |\n| `pgerr` | `internal/b` | x |\n| `internal/b` | `dedup` | x |\n",
+			"unknown name", head + "| `idem` | `nothing` | x |\n| `dedup` | | x |\n", "idem/a.go", `"errors"`,
+			"which neither table has",
+		},
+		{
+			"circle", head + "| `idem` | `a` | x |\n| `dedup` | | x |\n| `a` | `idem` | x |\n", "a/a.go", `"errors"`,
+			"a circle",
+		},
+		{
+			"leaf by way of another", head +
+				"| `idem` | | x |\n| `dedup` | | x |\n| `pgerr` | `internal/b` | x |\n| `internal/b` | `dedup` | x |\n",
 			"internal/b/b.go", `"errors"`, "pgerr → internal/b → dedup: pgerr is a leaf",
 		},
 		{"no table", "nothing here", "idem/a.go", `"errors"`, "no table"},
@@ -287,7 +308,9 @@ func TestImportsSeesOffenders(t *testing.T) {
 		})
 	}
 	r, _ := readRules(fine)
-	expect(t, r.checkRequirements("require github.com/jackc/pgx/v5 v5.13.0\nrequire (\n\tgithub.com/stretchr/testify v1.0.0\n\tx.y/z v1.0.0 // indirect\n)"), "")
-	expect(t, r.checkRequirements("require github.com/jackc/pgx/v5 v5.13.0\nrequire (\n\tgithub.com/stretchr/testify v1.0.0\n\tx.y/z v1.0.0\n)"), "go.mod requires x.y/z")
+	expect(t, r.checkRequirements("require github.com/jackc/pgx/v5 v5.13.0\nrequire (\n\tgithub.com/stretchr/testify "+
+		"v1.0.0\n\tx.y/z v1.0.0 // indirect\n)"), "")
+	expect(t, r.checkRequirements("require github.com/jackc/pgx/v5 v5.13.0\nrequire (\n\tgithub.com/stretchr/testify "+
+		"v1.0.0\n\tx.y/z v1.0.0\n)"), "go.mod requires x.y/z")
 	expect(t, r.checkRequirements("require github.com/jackc/pgx/v5 v5.13.0\n"), "which go.mod does not require")
 }

@@ -38,7 +38,10 @@ var beside = []mechanism{
 	},
 	{
 		"Messages of one key are handled", "the look for an earlier one", []edit{
-			{inboxSQL, "AND e.finished_at IS NULL AND e.seq < $2::int8)", "AND e.finished_at IS NULL AND e.seq < $2::int8 AND false)"},
+			{
+				inboxSQL, "AND e.finished_at IS NULL AND e.seq < $2::int8)",
+				"AND e.finished_at IS NULL AND e.seq < $2::int8 AND false)",
+			},
 		}, "./dedup/inbox", "^TestOrder$",
 	},
 	{

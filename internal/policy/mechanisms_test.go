@@ -151,7 +151,8 @@ var mechanisms = []mechanism{
 	{
 		"Only what is done and has expired", "the insert that waits, and no look before it", []edit{
 			{
-				claimSQL, "VALUES ($1::text, $2::text, $3::text, $4::bytea, $5::int8)\nON CONFLICT (key, operation, source) DO NOTHING`",
+				claimSQL, "VALUES ($1::text, $2::text, $3::text, $4::bytea, $5::int8)\nON CONFLICT (key, operation, source) DO " +
+					"NOTHING`",
 				"SELECT $1::text, $2::text, $3::text, $4::bytea, $5::int8\n" +
 					" WHERE NOT EXISTS (SELECT FROM processed_events WHERE key = $3::text FOR UPDATE)\n" +
 					"ON CONFLICT (key, operation, source) DO NOTHING`",
@@ -184,9 +185,9 @@ var mechanisms = []mechanism{
 	},
 }
 
-// Every promise of README and of internal/PROMISES.md has a mechanism here, and every test that its row names stands for
-// one. Where the environment says so, each mechanism is taken away, in a copy that only the compiler sees, and its test has
-// to fail.
+// Every promise of README and of internal/PROMISES.md has a mechanism here, and every test that its row names stands
+// for one. Where the environment says so, each mechanism is taken away, in a copy that only the compiler sees, and
+// its test has to fail.
 func TestMechanisms(t *testing.T) {
 	report(t, checkMechanisms(find(t, "README.md"), mechanisms))
 	report(t, checkMechanisms(find(t, "internal/PROMISES.md"), beside))

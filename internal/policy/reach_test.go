@@ -26,7 +26,8 @@ type graph map[string]listed
 // goList lists packages with all that they import, tests aside. The workspace is left out: users do not have it.
 func goList(t *testing.T, dir string, patterns ...string) graph {
 	t.Helper()
-	cmd := exec.Command("go", append([]string{"list", "-e", "-deps", "-json=ImportPath,Standard,Imports,Module,Error"}, patterns...)...)
+	cmd := exec.Command("go", append([]string{"list", "-e", "-deps", "-json=ImportPath,Standard,Imports,Module,Error"},
+		patterns...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	var stderr strings.Builder
@@ -78,7 +79,8 @@ func (g graph) unwanted(from string, allowed func(module string) bool) (ways []s
 // what Go's own authors keep beside the standard library. The test libraries, container libraries and OpenTelemetry in
 // go.mod are none of them.
 func userModules(module string) bool {
-	return module == modulePath || strings.HasPrefix(module, "github.com/jackc/") || strings.HasPrefix(module, "golang.org/x/")
+	return module == modulePath || strings.HasPrefix(module, "github.com/jackc/") || strings.HasPrefix(module,
+		"golang.org/x/")
 }
 
 func TestUsersGetNoTestLibraries(t *testing.T) {
@@ -148,7 +150,10 @@ func TestUnwantedSeesOffenders(t *testing.T) {
 			t.Errorf("quickstartModules(%s) = %v", module, got)
 		}
 	}
-	for _, module := range []string{"github.com/stretchr/testify", "go.opentelemetry.io/otel", "github.com/lib/pq", "github.com/fergusstrange/embedded-postgres"} {
+	for _, module := range []string{
+		"github.com/stretchr/testify", "go.opentelemetry.io/otel", "github.com/lib/pq",
+		"github.com/fergusstrange/embedded-postgres",
+	} {
 		if userModules(module) {
 			t.Errorf("userModules(%s)", module)
 		}

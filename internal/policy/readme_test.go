@@ -124,7 +124,8 @@ func (r repository) checkCode(name, text string) (complaints []string) {
 		}
 		code := oneSpace(f.code)
 		if !slices.ContainsFunc(r.code, func(c string) bool { return strings.Contains(c, code) }) {
-			complaints = append(complaints, fmt.Sprintf("%s:%d: this Go code is in no Go file: take it from an Example", name, f.line))
+			complaints = append(complaints,
+				fmt.Sprintf("%s:%d: this Go code is in no Go file: take it from an Example", name, f.line))
 		}
 	}
 	if n == 0 {
@@ -212,7 +213,10 @@ func TestReadmeSeesOffenders(t *testing.T) {
 		{"promise", promises, head + "| once | PRIMARY KEY | [`TestDo`](idem/do_test.go), `FuzzKey` |\n", ""},
 		{"promise, link to the package", promises, head + "| once | PRIMARY KEY | [`TestDo`](idem) |\n", ""},
 		{"promise, test gone", promises, head + "| once | PRIMARY KEY | `TestGone` |\n", "no test TestGone"},
-		{"promise, test elsewhere", promises, head + "| once | PRIMARY KEY | [`FuzzKey`](idem/do_test.go) |\n", "not in idem/do_test.go"},
+		{
+			"promise, test elsewhere", promises, head + "| once | PRIMARY KEY | [`FuzzKey`](idem/do_test.go) |\n",
+			"not in idem/do_test.go",
+		},
 		{"promise without a test", promises, head + "| once | PRIMARY KEY | |\n", "needs a mechanism"},
 		{"promise without a mechanism", promises, head + "| once | | `TestDo` |\n", "needs a mechanism"},
 		{"promise, short row", promises, head + "| once |\n", "needs a mechanism"},

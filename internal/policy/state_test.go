@@ -14,7 +14,8 @@ import (
 // stateAllowed lists the package variables that change at run time, with the reason. Everything else lives in a
 // value that its user made.
 var stateAllowed = map[string]string{
-	"internal/pgtest.shared":         "one server for all tests of a process, and a test function is called with nothing but its T",
+	"internal/rig/pgtest.shared": "one server for all tests of a process, and a test function is called with " +
+		"nothing but its T",
 	"examples/quickstart.startLocal": "set once, by the one file that a copy leaves behind",
 	"examples/orders.startLocal":     "the same",
 }
@@ -50,8 +51,8 @@ type noImports struct{}
 
 func (noImports) Import(string) (*types.Package, error) { return nil, errors.New("not needed") }
 
-// changingVars returns, by "folder.name", complaints about package variables that can change: those that are assigned to,
-// whose address is taken, and those of a kind that is there to change.
+// changingVars returns, by "folder.name", complaints about package variables that can change: those that are assigned
+// to, whose address is taken, and those of a kind that is there to change.
 func changingVars(files []goFile) map[string][]string {
 	if len(files) == 0 {
 		return nil
@@ -105,7 +106,8 @@ func changingVars(files []goFile) map[string][]string {
 					complain(n.X, "has its address taken")
 				}
 			case *ast.CallExpr:
-				if fn, ok := n.Fun.(*ast.Ident); ok && slices.Contains([]string{"delete", "clear", "copy"}, fn.Name) && len(n.Args) > 0 {
+				if fn, ok := n.Fun.(*ast.Ident); ok && slices.Contains([]string{"delete", "clear", "copy"}, fn.Name) &&
+					len(n.Args) > 0 {
 					complain(n.Args[0], "is changed by "+fn.Name)
 				}
 			}
@@ -123,7 +125,8 @@ func changingVars(files []goFile) map[string][]string {
 				}
 				for _, name := range spec.Names {
 					key := f.dir + "." + name.Name
-					found[key] = append(found[key], f.at(name.Pos(), "package variable %s is of a kind that is there to change", name.Name))
+					found[key] = append(found[key],
+						f.at(name.Pos(), "package variable %s is of a kind that is there to change", name.Name))
 				}
 			}
 		}
@@ -209,7 +212,10 @@ func TestPackageStateSeesOffenders(t *testing.T) {
 		})
 	}
 	// Two files of one package.
-	found := changingVars([]goFile{mustParse(t, "p/a.go", "package p\nvar v int\n"), mustParse(t, "p/b.go", "package p\nfunc f() { v = 1 }\n")})
+	found := changingVars([]goFile{
+		mustParse(t, "p/a.go", "package p\nvar v int\n"),
+		mustParse(t, "p/b.go", "package p\nfunc f() { v = 1 }\n"),
+	})
 	if got := strings.Join(found["p.v"], ""); !strings.Contains(got, "p/b.go:2: package variable v is assigned to") {
 		t.Errorf("found %v", found)
 	}

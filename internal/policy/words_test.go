@@ -20,7 +20,10 @@ type badWord struct {
 
 func badWords() []badWord {
 	return []badWord{
-		{regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X|TB` + `D)\b`), "finish it, or leave it out: what is not there needs no note"},
+		{
+			regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X|TB` + `D)\b`),
+			"finish it, or leave it out: what is not there needs no note",
+		},
 		{regexp.MustCompile(`(^|[^\w.\-])/wo` + `rk(/|\b)`), "a folder that only one machine has"},
 		{regexp.MustCompile(`\.\./sha` + `red/`), "a folder that only one machine has"},
 		{regexp.MustCompile(`(?i)\bissue` + ` #?\d+\b`), "say what the matter is: a number is of use only where its list is"},
@@ -47,7 +50,8 @@ func TestWords(t *testing.T) {
 	if err != nil {
 		t.Fatalf("go env GOPROXY: %v", err)
 	}
-	for _, proxy := range strings.FieldsFunc(strings.TrimSpace(string(out)), func(r rune) bool { return r == ',' || r == '|' }) {
+	for _, proxy := range strings.FieldsFunc(strings.TrimSpace(string(out)),
+		func(r rune) bool { return r == ',' || r == '|' }) {
 		if u, err := url.Parse(proxy); err == nil && u.Host != "" {
 			bad = append(bad, badWord{regexp.MustCompile(regexp.QuoteMeta(u.Host)), "the address of a module proxy"})
 		}

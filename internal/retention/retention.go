@@ -1,6 +1,6 @@
-// Package retention deletes the keys that are older than their table keeps them, over either driver. It goes through the
-// table in the order in which it lies on disk, a range of pages at a time, so that it needs no index: a claim pays for the
-// primary key alone. The front doors are dedup (pgx) and idemsql.
+// Package retention deletes the keys that are older than their table keeps them, over either driver. It goes through
+// the table in the order in which it lies on disk, a range of pages at a time, so that it needs no index: a claim
+// pays for the primary key alone. The front doors are dedup (pgx) and idemsql.
 package retention
 
 import (
@@ -20,7 +20,8 @@ import (
 var (
 	ErrBusy    = errors.New("another purge of this table is running")
 	errMissing = errors.New("there is no such table; dedup.Migrate makes it")
-	errWeekly  = errors.New("the table is partitioned by range, as those of layout Weekly are: it is not purged, and Maintain with that layout drops its partitions")
+	errWeekly  = errors.New("the table is partitioned by range, as those of layout Weekly are: it is not purged, and " +
+		"Maintain with that layout drops its partitions")
 )
 
 const (
@@ -35,14 +36,14 @@ const (
 // before the window, by the time and not by the row: the row must not go before.
 func Grace(retention time.Duration) time.Duration { return min(retention/100, 24*time.Hour) }
 
-// Keep is how long a row stays, by its age: Retention and Grace, or the longest time there is. A retention of math.MaxInt64,
-// for ever, must not overflow into one that has passed.
+// Keep is how long a row stays, by its age: Retention and Grace, or the longest time there is. A retention of
+// math.MaxInt64, for ever, must not overflow into one that has passed.
 func Keep(retention time.Duration) time.Duration {
 	return retention + min(Grace(retention), math.MaxInt64-retention)
 }
 
-// Skew is how far ahead of the database's clock the time of a key may lie. The row of such a key is as old as its claim,
-// however old the transaction is; the other half of Grace is to spare.
+// Skew is how far ahead of the database's clock the time of a key may lie. The row of such a key is as old as its
+// claim, however old the transaction is; the other half of Grace is to spare.
 func Skew(retention time.Duration) time.Duration { return Grace(retention) / 2 }
 
 // Purge is one purge of one table.
@@ -65,8 +66,8 @@ func New(name pg.Name, retention time.Duration, batch, rest int) Purge {
 	return Purge{Name: name, Keep: Keep(retention), Batch: cmp.Or(batch, defaultBatch), Rest: cmp.Or(rest, defaultRest)}
 }
 
-// Every calls clean until ctx ends, whose error it returns: for the first time within a minute, or within interval where that
-// is shorter, then an interval (0: an hour) after it has returned, give or take a tenth.
+// Every calls clean until ctx ends, whose error it returns: for the first time within a minute, or within interval
+// where that is shorter, then an interval (0: an hour) after it has returned, give or take a tenth.
 func Every(ctx context.Context, interval time.Duration, clean func()) error {
 	interval = min(cmp.Or(interval, defaultInterval), math.MaxInt64/2) // the tenth that is added must not overflow
 	t := time.NewTimer(rand.N(min(interval, time.Minute)))
@@ -88,8 +89,8 @@ type Stats struct {
 	Skipped int64 // batches that met a row which somebody else had locked; the next purge takes them
 }
 
-// Run deletes what has expired. It can be ended at any point, and run again. At any moment one runs on a table: the others
-// get ErrBusy, also where they took turns with it. Stats come with every error.
+// Run deletes what has expired. It can be ended at any point, and run again. At any moment one runs on a table: the
+// others get ErrBusy, also where they took turns with it. Stats come with every error.
 func (p Purge) Run(ctx context.Context, db pg.DB) (Stats, error) {
 	r := run{Purge: p, db: db}
 	err := r.run(ctx)
@@ -108,8 +109,9 @@ type run struct {
 
 // run goes from the first page to what was the last one when it began: what is added meanwhile is new.
 //
-// Why not ORDER BY processed_at LIMIT n: it needs an index, for which every claim would pay. Why not the same without an
-// index, or by a BRIN: under an old snapshot, or after a few cycles of purge and refill, each batch reads the table again.
+// Why not ORDER BY processed_at LIMIT n: it needs an index, for which every claim would pay. Why not the same without
+// an index, or by a BRIN: under an old snapshot, or after a few cycles of purge and refill, each batch reads the
+// table again.
 func (r *run) run(ctx context.Context) error {
 	r.sql = render(r.Name)
 	tx, err := r.db.Begin(ctx)
@@ -178,8 +180,8 @@ func (p Purge) measure(ctx context.Context, conn pg.Conn) (e extent, err error) 
 // errTooMany says that a range holds more than a batch may delete.
 var errTooMany = errors.New("too many rows for one batch")
 
-// batch deletes what has expired between two pages, in a transaction of its own, and says how many rows; with errTooMany,
-// how many there are.
+// batch deletes what has expired between two pages, in a transaction of its own, and says how many rows; with
+// errTooMany, how many there are.
 //
 // The lock that keeps other purges away lasts as long as the transaction, for behind a pooler the next one may be on
 // another connection. So that they stay away during the rest, too, the rest is taken inside, before anything is read or

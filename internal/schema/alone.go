@@ -7,8 +7,9 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// Alone reports a table that does not do on Citus, an inbox or an outbox: its statements lock, sort and number all of its rows,
-// and so on one node only. torn says what is lost where Citus commits on other nodes and then not on this one.
+// Alone reports a table that does not do on Citus, an inbox or an outbox: its statements lock, sort and number all of
+// its rows, and so on one node only. torn says what is lost where Citus commits on other nodes and then not on this
+// one.
 func Alone(ctx context.Context, conn pg.Conn, oid int64, torn string) ([]Problem, error) {
 	var there bool
 	if err := conn.Send(ctx, &pg.Stmt{SQL: citusSQL, Dest: []any{&there}}); err != nil || !there {
@@ -26,7 +27,8 @@ func Alone(ctx context.Context, conn pg.Conn, oid int64, torn string) ([]Problem
 		}}, nil
 	case s.others:
 		return []Problem{{
-			Kind: notSpread, Message: "the table is one of this node alone, beside tables in shards: Citus commits the shards first, so that " + torn,
+			Kind: notSpread, Message: "the table is one of this node alone, beside tables in shards: Citus commits the shards " +
+				"first, so that " + torn,
 			Fix: "-- no fix: it works in a database that has no tables in shards",
 		}}, nil
 	}

@@ -143,8 +143,8 @@ func (v *verifier) attachment(what string, on pg.Name, name string) {
 	}
 }
 
-// bearable reports whether Migrate leaves a problem to Verify: it is not of the table's own making, and keeps no version
-// of it from being made.
+// bearable reports whether Migrate leaves a problem to Verify: it is not of the table's own making, and keeps no
+// version of it from being made.
 func bearable(p Problem, t Table) bool {
 	switch p.Kind {
 	case afterTrigger, foreignKey, otherConstraint, replicaIdentity, notPublished,

@@ -44,7 +44,8 @@ func lookUp(ctx context.Context, conn pg.Conn, name pg.Name) (found, error) {
 	var f found
 	err := conn.Query(ctx, relationsSQL, []any{name.Schema, name.Table}, func(scan func(...any) error) error {
 		r := &relation{}
-		err := scan(&r.oid, &r.schema, &r.kind, &r.persistence, &r.comment, &r.path, &r.visible, &r.rowSecurity, &r.rights, &r.role)
+		err := scan(&r.oid, &r.schema, &r.kind, &r.persistence, &r.comment, &r.path, &r.visible, &r.rowSecurity, &r.rights,
+			&r.role)
 		if err != nil {
 			return err
 		}
@@ -61,9 +62,9 @@ func lookUp(ctx context.Context, conn pg.Conn, name pg.Name) (found, error) {
 	return f, nil
 }
 
-// columnsSQL lists the columns. A type has its schema, whatever the search path says, unless it is PostgreSQL's own. Its
-// name in the catalog is told of those alone, and where no length or precision is set: what format_type prints depends on
-// quote_all_identifiers.
+// columnsSQL lists the columns. A type has its schema, whatever the search path says, unless it is PostgreSQL's own.
+// Its name in the catalog is told of those alone, and where no length or precision is set: what format_type prints
+// depends on quote_all_identifiers.
 var columnsSQL = pg.Pin(`
 SELECT a.attname::text,
        CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace 
@@ -100,7 +101,8 @@ func columns(ctx context.Context, conn pg.Conn, oid int64) (map[string]column, e
 	all := map[string]column{}
 	err := conn.Query(ctx, columnsSQL, []any{oid}, func(scan func(...any) error) error {
 		var c column
-		err := scan(&c.name, &c.kind, &c.typname, &c.notNull, &c.collation, &c.deterministic, &c.generated, &c.hasDefault, &c.def,
+		err := scan(&c.name, &c.kind, &c.typname, &c.notNull, &c.collation, &c.deterministic, &c.generated, &c.hasDefault,
+			&c.def,
 			&c.foreignDef)
 		if err != nil {
 			return err
@@ -184,6 +186,7 @@ func (ix *index) covers(columns []string) bool {
 func Texts() []string {
 	return []string{
 		lockSQL, tablespaceSQL, relationsSQL, columnsSQL, indexesSQL, aroundSQL, replicationSQL,
-		partitioningSQL, partitionsSQL, partitionIndexesSQL, pendingSQL, weeksSQL, weeksLockSQL, orphansSQL, checksSQL, citusSQL, versionSQL,
+		partitioningSQL, partitionsSQL, partitionIndexesSQL, pendingSQL, weeksSQL, weeksLockSQL, orphansSQL, checksSQL,
+		citusSQL, versionSQL,
 	}
 }

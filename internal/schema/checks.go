@@ -10,9 +10,9 @@ import (
 	"github.com/pgonce/pgonce/internal/pg"
 )
 
-// checksSQL lists the CHECKs of the table $1, and those that its partitions have beside the table's, which it locks for a
-// moment for that. The text of one with an operator or a function that is not PostgreSQL's own is not told: it may read
-// as the one that is meant.
+// checksSQL lists the CHECKs of the table $1, and those that its partitions have beside the table's, which it locks
+// for a moment for that. The text of one with an operator or a function that is not PostgreSQL's own is not told: it
+// may read as the one that is meant.
 var checksSQL = pg.Pin(relsSQL + `
 SELECT r.oid = $1::int8::oid, r.nspname::text, r.relname::text, coalesce(pg_get_expr(r.relpartbound, 0::oid), ''),
        con.conname::text,

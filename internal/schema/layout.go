@@ -24,7 +24,8 @@ const (
 	minPartitions, maxPartitions = 2, 1024
 )
 
-// Hash returns the layout of n partitions by hash. What is no number of partitions gives a layout that is not [Layout.Known].
+// Hash returns the layout of n partitions by hash. What is no number of partitions gives a layout that is not
+// [Layout.Known].
 func Hash(n int) Layout {
 	if n < minPartitions || n > maxPartitions {
 		return hash
@@ -63,8 +64,8 @@ type Table struct {
 	Spread    Spread
 }
 
-// leaf returns the name of a partition: the table's and the suffix. Where that is longer than PostgreSQL keeps, the table's
-// name is cut, and told apart by a hash: two tables must not meet in one partition's name.
+// leaf returns the name of a partition: the table's and the suffix. Where that is longer than PostgreSQL keeps, the
+// table's name is cut, and told apart by a hash: two tables must not meet in one partition's name.
 func leaf(table pg.Name, suffix string) pg.Name {
 	name := table.Table
 	if len(name)+len(suffix) > pg.MaxIdentifier {

@@ -48,8 +48,8 @@ type partition struct {
 	modulus, remainder int64
 }
 
-// partitionIndexesSQL lists what is odd among the unique indexes of the partitions: those that belong to an index of the
-// table and are not valid, and those that do not belong to one, unless they hold the whole key.
+// partitionIndexesSQL lists what is odd among the unique indexes of the partitions: those that belong to an index of
+// the table and are not valid, and those that do not belong to one, unless they hold the whole key.
 var partitionIndexesSQL = pg.Pin(`
 SELECT n.nspname::text, c.relname::text, ic.relname::text, ix.indisvalid AND ix.indisready
   FROM pg_catalog.pg_inherits AS i

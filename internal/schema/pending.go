@@ -55,7 +55,8 @@ func (v *verifier) pending(ctx context.Context, conn pg.Conn, oid int64, retenti
 			continue
 		}
 		for _, p := range stuck {
-			v.report(pendingDetach, "the partition "+p.String()+" is half detached: a DETACH ... CONCURRENTLY was not finished, and its keys are not seen any more",
+			v.report(pendingDetach, "the partition "+p.String()+
+				" is half detached: a DETACH ... CONCURRENTLY was not finished, and its keys are not seen any more",
 				"ALTER TABLE %s DETACH PARTITION %s FINALIZE", v.table.Quoted(), p.Quoted())
 		}
 		return nil

@@ -119,7 +119,8 @@ func (v *verifier) replication(all []published) {
 	}
 	if len(absent) > 0 {
 		v.report(notPublished, "other tables are published ("+strings.Join(absent, ", ")+"), and this one is not, "+
-			"or not all of it: a server that takes over from a copy of them has effects without their keys, and runs them again. "+
+			"or not all of it: a server that takes over from a copy of them has effects without their keys, and runs them "+
+			"again. "+
 			"A copy for other purposes is harmless, and the catalog cannot tell: accept this kind where you know", "%s", add)
 	}
 }

@@ -56,15 +56,15 @@ func DDL(t Table) string {
 	return strings.Join(all, "\n")
 }
 
-// lockSQL lets one migration run at a time in a database. The id is the first eight bytes of SHA-256("pgonce migrate"), less the sign.
-// Why not rely on IF NOT EXISTS: PostgreSQL looks and creates in two steps, so that of several sessions at once all but
-// one fail with 23505 on an index of pg_catalog (pg_type_typname_nsp_index).
+// lockSQL lets one migration run at a time in a database. The id is the first eight bytes of SHA-256("pgonce
+// migrate"), less the sign. Why not rely on IF NOT EXISTS: PostgreSQL looks and creates in two steps, so that of
+// several sessions at once all but one fail with 23505 on an index of pg_catalog (pg_type_typname_nsp_index).
 var lockSQL = pg.Pin(`SELECT pg_advisory_xact_lock($1::int8)`)
 
 const lockID int64 = 0x1b2ed6e2c30d6515
 
-// tablespaceSQL takes away a default_tablespace that is the database's own: PostgreSQL makes no partitioned table with it,
-// and without it makes the same.
+// tablespaceSQL takes away a default_tablespace that is the database's own: PostgreSQL makes no partitioned table
+// with it, and without it makes the same.
 var tablespaceSQL = pg.Pin(`
 SELECT set_config('default_tablespace'::text, ''::text, true)
   FROM pg_catalog.pg_database AS d
@@ -72,7 +72,8 @@ SELECT set_config('default_tablespace'::text, ''::text, true)
  WHERE d.datname = current_database() AND s.spcname::text = current_setting('default_tablespace'::text)`)
 
 // Migrate makes or updates the tables, in the caller's transaction, which must be READ COMMITTED: a snapshot taken
-// before the wait for the lock would not show what the holder made. It returns the problems of a table that it cannot mend.
+// before the wait for the lock would not show what the holder made. It returns the problems of a table that it cannot
+// mend.
 func Migrate(ctx context.Context, tx pg.Conn, tables ...Table) ([]Problem, error) {
 	if err := tx.Send(ctx, &pg.Stmt{SQL: lockSQL, Args: []any{lockID}}); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)

@@ -42,9 +42,12 @@ func (s session) problems() (all []Problem) {
 	}
 	if s.recodes() {
 		all = append(all, Problem{
-			Kind: otherEncoding, Fix: "SET client_encoding = 'UTF8'; -- better: in every program's connection string, client_encoding=UTF8",
-			Message: fmt.Sprintf("client_encoding is %s, in a database of encoding %s, and keys are sent in UTF-8: one with a letter beyond "+
-				"ASCII is stored as another key than by a session whose client_encoding is UTF8, and its effect happens twice", s.client, s.server),
+			Kind: otherEncoding, Fix: "SET client_encoding = 'UTF8'; -- better: in every program's connection string, " +
+				"client_encoding=UTF8",
+			Message: fmt.Sprintf("client_encoding is %s, in a database of encoding %s, and keys are sent in UTF-8: one with a "+
+				"letter beyond "+
+				"ASCII is stored as another key than by a session whose client_encoding is UTF8, and its effect happens twice",
+				s.client, s.server),
 		})
 	}
 	if s.throwaway == "on" {
@@ -62,8 +65,8 @@ func (s session) problems() (all []Problem) {
 	return all
 }
 
-// recodes reports whether the session would store a string of Go's as other bytes than a session in UTF8 does. Where one
-// of the two encodings is SQL_ASCII, the server takes the bytes as they come.
+// recodes reports whether the session would store a string of Go's as other bytes than a session in UTF8 does. Where
+// one of the two encodings is SQL_ASCII, the server takes the bytes as they come.
 func (s session) recodes() bool {
 	switch {
 	case s.client == "UTF8" || s.server == "SQL_ASCII":

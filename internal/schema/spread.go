@@ -86,7 +86,8 @@ const (
 var citusSQL = pg.Pin(`SELECT to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL`)
 
 // shapeSQL says how Citus has the table $1, and whether it has others. A table of repmodel c is written by the
-// coordinator, to each copy of a shard in turn. Of a group whose collation is not the column's, see spread_by_column.sql.
+// coordinator, to each copy of a shard in turn. Of a group whose collation is not the column's, see
+// spread_by_column.sql.
 var shapeSQL = pg.Pin(`
 SELECT CASE WHEN p.partmethod IS NULL THEN 'local'
             WHEN p.partmethod::text = 'h' THEN 'shards'
@@ -122,8 +123,8 @@ func Limits() []*pg.Stmt {
 	}
 }
 
-// limitOnCitus sets the limits where the table is one of Citus. To attach a partition, Citus locks the indexes of all of
-// them. It waits for every open claim, and claims wait behind it.
+// limitOnCitus sets the limits where the table is one of Citus. To attach a partition, Citus locks the indexes of all
+// of them. It waits for every open claim, and claims wait behind it.
 func limitOnCitus(ctx context.Context, tx pg.Conn, oid int64) error {
 	on, err := OnCitus(ctx, tx, oid)
 	if err != nil || !on {
@@ -163,7 +164,8 @@ func (v *verifier) citus(ctx context.Context, conn pg.Conn, oid int64, t Table) 
 	}
 	if !there {
 		if t.Spread != Unspread {
-			v.report(notSpread, "the server has not the extension Citus, by which the Table is to be spread", "CREATE EXTENSION citus")
+			v.report(notSpread, "the server has not the extension Citus, by which the Table is to be spread",
+				"CREATE EXTENSION citus")
 		}
 		return nil
 	}
@@ -182,7 +184,8 @@ func (v *verifier) citus(ctx context.Context, conn pg.Conn, oid int64, t Table) 
 			return err
 		}
 		v.report(localTable, "the table "+beside.String()+" is one of this node alone, of which Citus does not know: of a "+
-			"transaction that writes to it and to shards, Citus commits the shards first, so that a failure in between keeps a key and loses its effect",
+			"transaction that writes to it and to shards, Citus commits the shards first, so that a failure in between keeps "+
+			"a key and loses its effect",
 			"SELECT citus_add_local_table_to_metadata(%s)", literal(beside.Quoted()))
 		return nil
 	})
@@ -201,24 +204,29 @@ func (v *verifier) shape(t Table, s shape) {
 	anew := "SELECT undistribute_table(" + name + ");\n" + uncommented(again.spreading())
 	switch {
 	case t.Spread == Unspread && s.kind == "local" && s.others:
-		v.report(notSpread, "the table is one of this node alone, beside tables in shards: Citus commits the shards first, so that "+
+		v.report(notSpread, "the table is one of this node alone, beside tables in shards: Citus commits the shards first, "+
+			"so that "+
 			"a failure in between keeps an effect and loses its key, and the effect happens twice",
 			"SELECT citus_add_local_table_to_metadata(%s)", name)
 	case s.kind == "reference":
 		v.report(referenceTable, "the table is a reference table, with a copy on each node: Citus lets one claim in at a time, "+
 			"of other keys too", "%s", anew)
 	case t.Spread != Unspread && s.kind == "local":
-		v.report(notSpread, "the table is one of this node alone, and not spread as the Table says", "%s", uncommented(t.spreading()))
+		v.report(notSpread, "the table is one of this node alone, and not spread as the Table says", "%s",
+			uncommented(t.spreading()))
 	case t.Spread != Unspread && (s.column != t.Spread.column() || s.kind == "managed"):
 		v.report(notSpread, "the table is spread in another way than the Table says", "%s", anew)
 	}
 	if s.statements {
-		v.report(byStatements, "each shard of the table has copies, to which Citus sends every statement in turn: a claim's clock, "+
-			"and what it meets, may differ between them", "%s", strings.Replace(anew, ";\n", ";\nSET citus.shard_replication_factor = 1;\n", 1))
+		v.report(byStatements, "each shard of the table has copies, to which Citus sends every statement in turn: a "+
+			"claim's clock, "+
+			"and what it meets, may differ between them", "%s",
+			strings.Replace(anew, ";\n", ";\nSET citus.shard_replication_factor = 1;\n", 1))
 	}
 	if s.astray {
 		v.report(otherColocation, "Citus has noted another collation for the table's group than its column has: "+
-			"it then puts the next table by a text into that group, and refuses it", "SELECT update_distributed_table_colocation(%s, 'none')", name)
+			"it then puts the next table by a text into that group, and refuses it",
+			"SELECT update_distributed_table_colocation(%s, 'none')", name)
 	}
 }
 

@@ -78,7 +78,10 @@ var columnTypes = []columnSpec{
 	{"source", "text", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
 	{"operation", "text", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
 	{"key", "text", "text", `pg_catalog.text COLLATE pg_catalog."C" NOT NULL`},
-	{"processed_at", "timestamp with time zone", "timestamptz", "pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()"},
+	{
+		"processed_at", "timestamp with time zone", "timestamptz",
+		"pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()",
+	},
 	{"payload_hash", "bytea", "bytea", "pg_catalog.bytea"},
 	{"value", "bytea", "bytea", "pg_catalog.bytea"},
 	{"lease_until", "timestamp with time zone", "timestamptz", "pg_catalog.timestamptz"},

@@ -20,9 +20,9 @@ var weeklyTypes = []columnSpec{
 	{"bucket", "date", "date", "pg_catalog.date NOT NULL"},
 }
 
-// RangesSQL lists the partitions by range of the table $1. Why not read the bounds in Go: they are printed by the session's
-// DateStyle, and this session can read what it prints. No backslash: with standard_conforming_strings = off it would be another
-// pattern, that finds nothing.
+// RangesSQL lists the partitions by range of the table $1. Why not read the bounds in Go: they are printed by the
+// session's DateStyle, and this session can read what it prints. No backslash: with standard_conforming_strings = off
+// it would be another pattern, that finds nothing.
 //
 // A bound has no column in it, and so pg_get_expr needs no relation. Why not give it the partition: it would lock that.
 // Who finishes a DETACH ... CONCURRENTLY holds that lock, and waits for every older snapshot, this look's among them.
@@ -37,8 +37,9 @@ SELECT c.oid, n.nspname, c.relname, i.inhdetachpending AS pending,
  WHERE i.inhparent = $1::int8::oid AND b.bound <> 'DEFAULT'`
 
 // weeksSQL lists the weeks from the one in which the retention ($2, microseconds) begins to $3 weeks from now, by the
-// database's clock, and says of each whether it has a partition, and whether all partitions are of earlier weeks, or of later
-// ones, and whether it is still without keys: it begins in more than a day, which no key's time may, and no partition is there.
+// database's clock, and says of each whether it has a partition, and whether all partitions are of earlier weeks, or
+// of later ones, and whether it is still without keys: it begins in more than a day, which no key's time may, and no
+// partition is there.
 var weeksSQL = pg.Pin(`
 WITH parts AS (` + RangesSQL + `),
      span AS (SELECT date_trunc('week', (clock_timestamp() - $2::int8 * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS oldest,
@@ -78,10 +79,11 @@ func WeekLeaf(table pg.Name, week string) pg.Name {
 	return leaf(table, "_w"+strings.ReplaceAll(week, "-", ""))
 }
 
-// createWeek makes a table for a week that is not a partition yet. Its comment says what it is, should it be left behind.
+// createWeek makes a table for a week that is not a partition yet. Its comment says what it is, should it be left
+// behind.
 //
-// Why not CREATE TABLE ... PARTITION OF: it takes ACCESS EXCLUSIVE on the parent. It waits for every transaction that has
-// claimed, and every claim for it.
+// Why not CREATE TABLE ... PARTITION OF: it takes ACCESS EXCLUSIVE on the parent. It waits for every transaction that
+// has claimed, and every claim for it.
 func createWeek(table pg.Name, w week) []string {
 	name := WeekLeaf(table, w.from)
 	return []string{
@@ -189,10 +191,12 @@ func Lacks(ctx context.Context, conn pg.Conn, t Table, oid int64) (lacks bool, l
 	return len(missing) > 0, last, err
 }
 
-// missingWeeks returns what is to be made: the weeks after the last partition (where there is none, the whole window), and
-// those whose table is there, and was detached or never attached, and weeks to come that held no key. Earlier weeks are left
-// alone: a partition that is gone may have held keys, which would run again.
-func missingWeeks(ctx context.Context, conn pg.Conn, t Table, oid int64) (missing []missingWeek, last string, err error) {
+// missingWeeks returns what is to be made: the weeks after the last partition (where there is none, the whole
+// window), and those whose table is there, and was detached or never attached, and weeks to come that held no key.
+// Earlier weeks are left alone: a partition that is gone may have held keys, which would run again.
+func missingWeeks(
+	ctx context.Context, conn pg.Conn, t Table, oid int64,
+) (missing []missingWeek, last string, err error) {
 	all, err := weeks(ctx, conn, t, oid, WeeksAhead)
 	if err != nil {
 		return nil, "", err
@@ -222,15 +226,15 @@ type missingWeek struct {
 	made bool // its table is there
 }
 
-// weeksLockSQL lets one at a time make partitions, Migrate or Maintain: two that see the same week missing would both create
-// its table.
+// weeksLockSQL lets one at a time make partitions, Migrate or Maintain: two that see the same week missing would both
+// create its table.
 var weeksLockSQL = pg.Pin(`SELECT pg_advisory_xact_lock($1::int8)`)
 
 // weeksLockID is the first eight bytes of SHA-256("pgonce partitions"), less the sign and the room for a table's oid.
 const weeksLockID int64 = 0x3ad9c4b100000000
 
-// MakeWeeks makes the partitions that are missing, in the caller's transaction, which must be READ COMMITTED, and returns their
-// names.
+// MakeWeeks makes the partitions that are missing, in the caller's transaction, which must be READ COMMITTED, and
+// returns their names.
 func MakeWeeks(ctx context.Context, tx pg.Conn, t Table, oid int64) (made []pg.Name, err error) {
 	if err := tx.Send(ctx, &pg.Stmt{SQL: weeksLockSQL, Args: []any{weeksLockID + oid}}); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -263,9 +267,12 @@ func MakeWeeks(ctx context.Context, tx pg.Conn, t Table, oid int64) (made []pg.N
 
 // weekly looks at what makes the primary key the whole guarantee though it holds in one bucket only, and at the
 // partitions of the weeks.
-func (v *verifier) weekly(ctx context.Context, conn pg.Conn, oid int64, by partitioning, t Table, checks []check) error {
+func (v *verifier) weekly(
+	ctx context.Context, conn pg.Conn, oid int64, by partitioning, t Table, checks []check,
+) error {
 	if by.hasDefault {
-		v.report(defaultPart, "there is a default partition: it takes the keys of weeks that have no partition, which then can get none",
+		v.report(defaultPart, "there is a default partition: it takes the keys of weeks that have no partition, which then "+
+			"can get none",
 			"-- move its keys, and drop it: ALTER TABLE %s DETACH PARTITION ...", v.table.Quoted())
 	}
 	v.proofs(checks)
@@ -280,10 +287,13 @@ func (v *verifier) weekly(ctx context.Context, conn pg.Conn, oid int64, by parti
 		case w.taken:
 			last = w.from
 		case !w.after && !w.before:
-			v.report(noPartition, "the week "+w.from+" has no partition, though earlier and later ones have: its keys cannot be claimed; and those that were dropped with it would run again in a new one",
+			v.report(noPartition, "the week "+w.from+
+				" has no partition, though earlier and later ones have: its keys cannot be claimed; and those that were dropped "+
+				"with it would run again in a new one",
 				"%s", fix)
 		case w.after:
-			v.report(fewAhead, fmt.Sprintf("the week %s has no partition; the last one is that of %s, and from its end on nothing can be claimed: Maintain has not run", w.from, last),
+			v.report(fewAhead, fmt.Sprintf("the week %s has no partition; the last one is that of %s, and from its end on "+
+				"nothing can be claimed: Maintain has not run", w.from, last),
 				"%s", fix)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package tables makes, verifies and maintains the dedup tables, over either driver. Its front doors are dedup (pgx) and
-// idemsql (database/sql). They bring settings and connections, and give its answers the types of their users.
+// Package tables makes, verifies and maintains the dedup tables, over either driver. Its front doors are dedup (pgx)
+// and idemsql (database/sql). They bring settings and connections, and give its answers the types of their users.
 package tables
 
 import (

@@ -11,7 +11,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup/inbox"
 	"github.com/pgonce/pgonce/dedup/inbox/inboxsql"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // Whoever may create functions in a schema of the search path could have them run with the rights of whoever stores
@@ -35,7 +35,12 @@ func captureLife(t *testing.T, db *sql.DB, table inbox.Table) {
 		require.NoError(t, inboxsql.Migrate(ctx, db, table))
 	}
 	require.NoError(t, inboxsql.Verify(ctx, db, table))
-	for _, m := range []inbox.Message{{ID: "bad", Key: "k"}, {ID: "behind", Key: "k"}, {ID: "behind", Key: "k"}, {ID: "free"}} {
+	for _, m := range []inbox.Message{
+		{ID: "bad", Key: "k"},
+		{ID: "behind", Key: "k"},
+		{ID: "behind", Key: "k"},
+		{ID: "free"},
+	} {
 		m.Source, m.Operation, m.Headers = "s", "o", map[string]string{"a": "b"}
 		_, err := inboxsql.Store(ctx, db, table, m)
 		require.NoError(t, err)

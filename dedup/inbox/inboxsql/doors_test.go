@@ -14,8 +14,8 @@ import (
 
 	"github.com/pgonce/pgonce/dedup/inbox"
 	"github.com/pgonce/pgonce/dedup/inbox/inboxsql"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // What must hold whichever front door is used is tested here for all of them: pgx in each of its modes, and
@@ -29,7 +29,8 @@ type execer struct {
 }
 
 // worker drains over a door.
-type worker func(ctx context.Context, w inbox.Worker, h func(ctx context.Context, tx execer, m inbox.Message) error) (inbox.Stats, error)
+type worker func(ctx context.Context, w inbox.Worker,
+	h func(ctx context.Context, tx execer, m inbox.Message) error) (inbox.Stats, error)
 
 // door is a front door over a driver in one of its modes.
 type door struct {
@@ -78,7 +79,9 @@ func overPgx(mode pgx.QueryExecMode) func(*testing.T, string, *faultconn.Script)
 			cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 		}
 		pool := pgtest.PoolConfig(t, cfg)
-		return func(ctx context.Context, w inbox.Worker, h func(context.Context, execer, inbox.Message) error) (inbox.Stats, error) {
+		return func(ctx context.Context, w inbox.Worker, h func(context.Context, execer, inbox.Message) error) (inbox.Stats,
+			error,
+		) {
 			return w.Drain(ctx, pool, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 				return h(ctx, execer{
 					func(ctx context.Context, query string, args ...any) error {
@@ -124,7 +127,9 @@ func overPQ(t *testing.T, dsn string, script *faultconn.Script) worker {
 func overSQL(t *testing.T, db *sql.DB) worker {
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(1)
-	return func(ctx context.Context, w inbox.Worker, h func(context.Context, execer, inbox.Message) error) (inbox.Stats, error) {
+	return func(ctx context.Context, w inbox.Worker, h func(context.Context, execer, inbox.Message) error) (inbox.Stats,
+		error,
+	) {
 		return inboxsql.Drain(ctx, db, w, func(ctx context.Context, tx inboxsql.Tx, m inbox.Message) error {
 			return h(ctx, execer{
 				func(ctx context.Context, query string, args ...any) error {
@@ -151,7 +156,8 @@ func put(t *testing.T, db *sql.DB, ids ...string) {
 		if !found {
 			key = ""
 		}
-		out, err := inboxsql.Store(t.Context(), db, inbox.Table{}, inbox.Message{Source: "s", Operation: "o", ID: id, Key: key})
+		out, err := inboxsql.Store(t.Context(), db, inbox.Table{},
+			inbox.Message{Source: "s", Operation: "o", ID: id, Key: key})
 		require.NoError(t, err)
 		require.Equal(t, inbox.Stored, out)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/dedup/inbox"
 	"github.com/pgonce/pgonce/dedup/inbox/inboxsql"
-	"github.com/pgonce/pgonce/internal/faultconn"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/faultconn"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // quick is a worker that does not wait between attempts.
@@ -107,7 +107,10 @@ func TestCutAnywhere(t *testing.T) {
 // not it comes again, at once or when the server has ended the session that holds it.
 func TestLostCommit(t *testing.T) {
 	t.Parallel()
-	for name, mode := range map[string]faultconn.Mode{"not sent": faultconn.DropBefore, "not answered": faultconn.DropReply} {
+	for name, mode := range map[string]faultconn.Mode{
+		"not sent":     faultconn.DropBefore,
+		"not answered": faultconn.DropReply,
+	} {
 		for _, ids := range [][]string{{"1", "2"}, {"k-1", "k-2"}} {
 			t.Run(name+" "+ids[0], func(t *testing.T) {
 				t.Parallel()
@@ -142,7 +145,10 @@ func TestLostCommit(t *testing.T) {
 // later finds what there is.
 func TestUnknownCommit(t *testing.T) {
 	t.Parallel()
-	for name, mode := range map[string]faultconn.Mode{"not sent": faultconn.DropBefore, "not answered": faultconn.DropReply} {
+	for name, mode := range map[string]faultconn.Mode{
+		"not sent":     faultconn.DropBefore,
+		"not answered": faultconn.DropReply,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			forEachDoor(t, func(t *testing.T, d door, dsn string, db *sql.DB) {

@@ -18,7 +18,7 @@ import (
 	"github.com/pgonce/pgonce/dedup/inbox"
 	"github.com/pgonce/pgonce/dedup/inbox/inboxsql"
 	"github.com/pgonce/pgonce/internal/pg"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -155,11 +155,14 @@ func TestFailing(t *testing.T) {
 		dead  bool
 		kept  int
 	}{
-		"error":     {func(context.Context, inboxsql.Tx) error { return errors.New("fails") }, "error", false, 0},
-		"final":     {func(context.Context, inboxsql.Tx) error { return inbox.ErrFinal }, "error", true, 0},
-		"panic":     {func(context.Context, inboxsql.Tx) error { panic("secret") }, "panic", false, 0},
-		"exit":      {func(context.Context, inboxsql.Tx) error { runtime.Goexit(); return nil }, "error", false, 0},
-		"SQL error": {func(ctx context.Context, tx inboxsql.Tx) error { return query(ctx, tx, `SELECT 1/0`) }, "22012", false, 0},
+		"error": {func(context.Context, inboxsql.Tx) error { return errors.New("fails") }, "error", false, 0},
+		"final": {func(context.Context, inboxsql.Tx) error { return inbox.ErrFinal }, "error", true, 0},
+		"panic": {func(context.Context, inboxsql.Tx) error { panic("secret") }, "panic", false, 0},
+		"exit":  {func(context.Context, inboxsql.Tx) error { runtime.Goexit(); return nil }, "error", false, 0},
+		"SQL error": {
+			func(ctx context.Context, tx inboxsql.Tx) error { return query(ctx, tx, `SELECT 1/0`) }, "22012",
+			false, 0,
+		},
 		"swallowed": {func(ctx context.Context, tx inboxsql.Tx) error {
 			_ = query(ctx, tx, `SELECT 1/0`)
 			return nil
@@ -182,9 +185,19 @@ func TestFailing(t *testing.T) {
 			}
 			return err
 		}, "misuse", true, 0},
-		"COMMIT":             {func(ctx context.Context, tx inboxsql.Tx) error { return query(ctx, tx, `COMMIT`) }, "misuse", true, 1},
-		"ROLLBACK":           {func(ctx context.Context, tx inboxsql.Tx) error { return query(ctx, tx, `ROLLBACK`) }, "misuse", true, 0},
-		"ROLLBACK AND CHAIN": {func(ctx context.Context, tx inboxsql.Tx) error { return query(ctx, tx, `ROLLBACK AND CHAIN`) }, "misuse", true, 0},
+		"COMMIT": {
+			func(ctx context.Context, tx inboxsql.Tx) error { return query(ctx, tx, `COMMIT`) }, "misuse",
+			true, 1,
+		},
+		"ROLLBACK": {
+			func(ctx context.Context, tx inboxsql.Tx) error { return query(ctx, tx, `ROLLBACK`) },
+			"misuse", true, 0,
+		},
+		"ROLLBACK AND CHAIN": {func(ctx context.Context,
+			tx inboxsql.Tx,
+		) error {
+			return query(ctx, tx, `ROLLBACK AND CHAIN`)
+		}, "misuse", true, 0},
 		"killed": {func(ctx context.Context, tx inboxsql.Tx) error {
 			_ = query(ctx, tx, `SELECT pg_terminate_backend(pg_backend_pid())`)
 			return nil
@@ -197,12 +210,13 @@ func TestFailing(t *testing.T) {
 					_, err := inboxsql.Store(t.Context(), db, inbox.Table{}, inbox.Message{Source: "s", Operation: "o", ID: id})
 					require.NoError(t, err)
 				}
-				s, err := inboxsql.Drain(t.Context(), db, inbox.Worker{MinRetry: time.Hour}, func(ctx context.Context, tx inboxsql.Tx, m inbox.Message) error {
-					if err := insert(ctx, tx, m); err != nil || m.ID == "good" {
-						return err
-					}
-					return tc.fails(ctx, tx)
-				})
+				s, err := inboxsql.Drain(t.Context(), db, inbox.Worker{MinRetry: time.Hour},
+					func(ctx context.Context, tx inboxsql.Tx, m inbox.Message) error {
+						if err := insert(ctx, tx, m); err != nil || m.ID == "good" {
+							return err
+						}
+						return tc.fails(ctx, tx)
+					})
 				require.Error(t, err)
 				require.Equal(t, inbox.Stats{Handled: 1, Failed: 1, Dead: map[bool]int64{true: 1}[tc.dead]}, s)
 				require.Equal(t, tc.kept, count(t, db, `SELECT count(*) FROM effects WHERE id = 'bad'`))
@@ -264,7 +278,10 @@ func TestStoreAfterTheEnd(t *testing.T) {
 
 // Whatever the defaults of the database's sessions, every call works.
 func TestDefaults(t *testing.T) {
-	for _, setting := range []string{"default_transaction_read_only = on", "default_transaction_isolation = serializable"} {
+	for _, setting := range []string{
+		"default_transaction_read_only = on",
+		"default_transaction_isolation = serializable",
+	} {
 		t.Run(setting, func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *sql.DB) {
 				ctx := t.Context()
@@ -274,7 +291,8 @@ func TestDefaults(t *testing.T) {
 				db.SetMaxIdleConns(0) // new sessions from here on
 				db.SetMaxIdleConns(4)
 				_, value, _ := strings.Cut(setting, " = ")
-				require.Equal(t, 1, count(t, db, `SELECT count(*) FROM pg_settings WHERE name LIKE 'default_transaction%' AND setting = $1`, value))
+				require.Equal(t, 1, count(t, db,
+					`SELECT count(*) FROM pg_settings WHERE name LIKE 'default_transaction%' AND setting = $1`, value))
 
 				var all sync.WaitGroup
 				for range 4 {
@@ -305,7 +323,8 @@ func TestDefaults(t *testing.T) {
 				n, err := inboxsql.Replay(ctx, db, inbox.Table{}, inbox.Filter{State: inbox.Handled})
 				require.NoError(t, err)
 				require.EqualValues(t, 10, n)
-				_, err = inboxsql.Drain(ctx, db, inbox.Worker{}, func(context.Context, inboxsql.Tx, inbox.Message) error { return nil })
+				_, err = inboxsql.Drain(ctx, db, inbox.Worker{},
+					func(context.Context, inboxsql.Tx, inbox.Message) error { return nil })
 				require.NoError(t, err)
 				p, err := inboxsql.Purge(ctx, db, inbox.Table{Keep: time.Microsecond})
 				require.NoError(t, err)

@@ -34,19 +34,20 @@ func TestEndsTheTransaction(t *testing.T) {
 			forEachDoor(t, func(t *testing.T, d door, dsn string, db *sql.DB) {
 				drain := d.open(t, dsn, nil)
 				put(t, db, "nil", "fails", "good")
-				s, err := drain(t.Context(), inbox.Worker{MinRetry: time.Hour}, func(ctx context.Context, tx execer, m inbox.Message) error {
-					err := effect(ctx, tx, m)
-					if m.ID == "good" {
+				s, err := drain(t.Context(), inbox.Worker{MinRetry: time.Hour},
+					func(ctx context.Context, tx execer, m inbox.Message) error {
+						err := effect(ctx, tx, m)
+						if m.ID == "good" {
+							return err
+						}
+						for _, q := range tc.sends {
+							err = errors.Join(err, tx.exec(ctx, q))
+						}
+						if m.ID == "fails" {
+							return errors.Join(err, errors.New("fails"))
+						}
 						return err
-					}
-					for _, q := range tc.sends {
-						err = errors.Join(err, tx.exec(ctx, q))
-					}
-					if m.ID == "fails" {
-						return errors.Join(err, errors.New("fails"))
-					}
-					return err
-				})
+					})
 				require.ErrorIs(t, err, inbox.ErrMisuse)
 				require.Equal(t, inbox.Stats{Handled: 1, Failed: 2, Dead: 2}, s)
 				require.Equal(t, tc.kept, count(t, db, `SELECT count(*) FROM effects WHERE id = 'nil'`))

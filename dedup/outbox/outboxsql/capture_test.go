@@ -10,7 +10,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup/outbox"
 	"github.com/pgonce/pgonce/dedup/outbox/outboxsql"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // Whoever may create functions in a schema of the search path could have them run with the rights of whoever relays.
@@ -36,7 +36,8 @@ func captureLife(t *testing.T, db *sql.DB, table outbox.Table) {
 	tx, err := db.BeginTx(ctx, nil)
 	require.NoError(t, err)
 	require.NoError(t, outboxsql.Append(ctx, tx, table,
-		outbox.Event{Topic: "t", Key: "bad", Headers: map[string]string{"a": "b"}}, outbox.Event{Topic: "t", Key: "bad", Payload: []byte("behind")},
+		outbox.Event{Topic: "t", Key: "bad", Headers: map[string]string{"a": "b"}},
+		outbox.Event{Topic: "t", Key: "bad", Payload: []byte("behind")},
 		outbox.Event{Topic: "t", Key: "good"}, outbox.Event{Topic: "t"}))
 	require.NoError(t, tx.Commit())
 	bad := true

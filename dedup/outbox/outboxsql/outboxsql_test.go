@@ -14,7 +14,7 @@ import (
 
 	"github.com/pgonce/pgonce/dedup/outbox"
 	"github.com/pgonce/pgonce/dedup/outbox/outboxsql"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -53,7 +53,8 @@ func TestDrivers(t *testing.T) {
 				Headers: map[string]string{"a": "b"},
 			}
 			add(false, outbox.Event{Topic: "t", Key: "gone"})
-			add(true, first, outbox.Event{Topic: "t", Key: first.Key, Payload: []byte("2")}, outbox.Event{Topic: "t", Key: "bad"})
+			add(true, first, outbox.Event{Topic: "t", Key: first.Key, Payload: []byte("2")},
+				outbox.Event{Topic: "t", Key: "bad"})
 			add(true, outbox.Event{Topic: "t", Key: "bad", Payload: []byte("behind")}, outbox.Event{Topic: "t"})
 
 			var got []outbox.Event

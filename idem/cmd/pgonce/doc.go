@@ -1,5 +1,5 @@
-// Command pgonce is for those who operate a database that pgonce works in: it shows the tables, settles what nobody else
-// settles, and keeps them in order.
+// Command pgonce is for those who operate a database that pgonce works in: it shows the tables, settles what nobody
+// else settles, and keeps them in order.
 //
 //	go install github.com/pgonce/pgonce/idem/cmd/pgonce@latest
 //	export DATABASE_URL=postgres://...
@@ -13,8 +13,9 @@
 //
 // # What writes
 //
-// migrate, settle, forget, purge, maintain, inbox replay, inbox discard, outbox retry and outbox discard. Each says first
-// what it will write, and asks. --yes answers for scripts; without it, and without a terminal, nothing is written.
+// migrate, settle, forget, purge, maintain, inbox replay, inbox discard, outbox retry and outbox discard. Each says
+// first what it will write, and asks. --yes answers for scripts; without it, and without a terminal, nothing is
+// written.
 //
 // # Output and exit status
 //

@@ -47,7 +47,9 @@ func (k keyArgs) key() (idem.Key, error) {
 	return key, nil
 }
 
-func (k keyArgs) on(s *session, fn func(ctx context.Context, db *pgxpool.Pool, once idem.Once, key idem.Key) error) error {
+func (k keyArgs) on(
+	s *session, fn func(ctx context.Context, db *pgxpool.Pool, once idem.Once, key idem.Key) error,
+) error {
 	key, err := k.key()
 	if err != nil {
 		return err
@@ -169,8 +171,12 @@ func (c *settleCmd) Run(s *session) error {
 			return errFound
 		}
 		how := map[bool]string{true: "confirm", false: "void"}[c.Confirm]
-		what := map[bool]string{true: "every later delivery is a duplicate", false: "the next delivery runs it again"}[c.Confirm]
-		if err := s.confirm("%s %s, attempt %d, open for %s: %s", how, shown(key.ID()), found.Attempt, found.Age.Round(time.Second), what); err != nil {
+		what := map[bool]string{
+			true:  "every later delivery is a duplicate",
+			false: "the next delivery runs it again",
+		}[c.Confirm]
+		if err := s.confirm("%s %s, attempt %d, open for %s: %s", how, shown(key.ID()), found.Attempt,
+			found.Age.Round(time.Second), what); err != nil {
 			return err
 		}
 		held, out, err := once.Reserve(ctx, db, key, c.Lease)

@@ -75,7 +75,8 @@ func run(s *session, args []string) (status int) {
 	var c commands
 	ended := -1
 	parser, err := kong.New(&c, kong.Name("pgonce"), kong.Writers(s.out, s.err), kong.UsageOnError(),
-		kong.Description("Shows, settles and maintains what pgonce keeps in PostgreSQL. The connection is DATABASE_URL, or libpq's variables."),
+		kong.Description("Shows, settles and maintains what pgonce keeps in PostgreSQL. The connection is DATABASE_URL, or "+
+			"libpq's variables."),
 		kong.Exit(func(code int) { ended = code }))
 	if err != nil {
 		panic(err) // the struct above is wrong

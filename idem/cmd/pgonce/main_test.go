@@ -20,7 +20,7 @@ import (
 	"github.com/pgonce/pgonce/dedup/inbox"
 	"github.com/pgonce/pgonce/dedup/outbox"
 	"github.com/pgonce/pgonce/idem"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -52,9 +52,12 @@ func (s *shell) run(answer string, status int, args ...string) (out, errs string
 	if answer != "" {
 		in = strings.NewReader(answer + "\n")
 	}
-	session := &session{ctx: s.Context(), in: in, out: &stdout, err: &stderr, open: func(ctx context.Context) (*pgxpool.Pool, error) {
-		return pgxpool.New(ctx, s.dsn)
-	}}
+	session := &session{
+		ctx: s.Context(), in: in, out: &stdout, err: &stderr,
+		open: func(ctx context.Context) (*pgxpool.Pool, error) {
+			return pgxpool.New(ctx, s.dsn)
+		},
+	}
 	require.Equal(s, status, run(session, args), "%v\n%s\n%s", args, &stdout, &stderr)
 	return stdout.String(), stderr.String()
 }
@@ -129,19 +132,23 @@ func TestSettle(t *testing.T) {
 	answer := filepath.Join(t.TempDir(), "answer.json")
 	require.NoError(t, os.WriteFile(answer, []byte(`{"charge": "ch_1"}`), 0o600))
 	settle := []string{"settle", "stripe", "charge"}
-	s.run("", statusUsage, append(settle, "evt_1", "--confirm")...)                                     // no reason
-	s.run("", statusUsage, append(settle, "evt_1", "--confirm", "--void", "--reason", "seen")...)       // both
-	s.run("", statusUsage, append(settle, "evt_1", "--reason", "seen", "--yes")...)                     // neither
-	s.run("no", statusUsage, append(settle, "evt_1", "--confirm", "--reason", "seen")...)               // not confirmed
-	s.run("", statusFound, append(settle, "evt_3", "--confirm", "--reason", "seen", "--yes")...)        // not there
-	s.run("", statusUsage, append(settle, "evt_1", "--void", "--value", answer, "--reason", "seen")...) // an answer of nothing
+	s.run("", statusUsage, append(settle, "evt_1", "--confirm")...)                               // no reason
+	s.run("", statusUsage, append(settle, "evt_1", "--confirm", "--void", "--reason", "seen")...) // both
+	s.run("", statusUsage, append(settle, "evt_1", "--reason", "seen", "--yes")...)               // neither
+	s.run("no", statusUsage, append(settle, "evt_1", "--confirm", "--reason", "seen")...)         // not confirmed
+	s.run("", statusFound, append(settle, "evt_3", "--confirm", "--reason", "seen", "--yes")...)  // not there
+	// an answer of nothing
+	s.run("", statusUsage, append(settle, "evt_1", "--void", "--value", answer, "--reason", "seen")...)
 
 	_, errs := s.run("yes", 0, append(settle, "evt_1", "--confirm", "--value", answer, "--reason", "seen")...)
 	require.Contains(t, errs, `"reason":"seen"`)
 	require.Contains(t, errs, `"attempt":2`)
-	call := idem.Call[map[string]string]{Lease: time.Minute, Send: func(context.Context, string) (map[string]string, error) {
-		return nil, errors.New("sent")
-	}}
+	call := idem.Call[map[string]string]{
+		Lease: time.Minute,
+		Send: func(context.Context, string) (map[string]string, error) {
+			return nil, errors.New("sent")
+		},
+	}
 	v, outcome, err := call.Run(t.Context(), s.pool, charge.Key("evt_1"))
 	require.NoError(t, err)
 	require.Equal(t, idem.Duplicate, outcome)
@@ -164,7 +171,8 @@ func TestBoxes(t *testing.T) {
 	s := newShell(t)
 	require.NoError(t, inbox.Migrate(t.Context(), s.pool))
 	require.NoError(t, outbox.Migrate(t.Context(), s.pool))
-	_, err := inbox.Store(t.Context(), s.pool, inbox.Message{Source: "s", Operation: "o", ID: "m\x1b[2J1", Body: []byte("secret")})
+	_, err := inbox.Store(t.Context(), s.pool,
+		inbox.Message{Source: "s", Operation: "o", ID: "m\x1b[2J1", Body: []byte("secret")})
 	require.NoError(t, err)
 	_, err = inbox.Worker{MaxAttempts: 1}.Drain(t.Context(), s.pool, func(context.Context, pgx.Tx, inbox.Message) error {
 		return errNever
@@ -197,8 +205,14 @@ func TestBoxes(t *testing.T) {
 func TestUsage(t *testing.T) {
 	s := newShell(t)
 	for _, args := range [][]string{
-		{}, {"no-such-command"}, {"lookup"}, {"lookup", "stripe", "charge", " "}, {"verify", "--layout", "monthly"},
-		{"verify", "--layout", "hash:0"}, {"verify", "--table", "a.b.c"}, {"ddl", "--layout", "hash:x"},
+		{},
+		{"no-such-command"},
+		{"lookup"},
+		{"lookup", "stripe", "charge", " "},
+		{"verify", "--layout", "monthly"},
+		{"verify", "--layout", "hash:0"},
+		{"verify", "--table", "a.b.c"},
+		{"ddl", "--layout", "hash:x"},
 		{"forget", "stripe", "charge", "evt_1", "--reason", " ", "--yes"},
 	} {
 		_, errs := s.run("", statusUsage, args...)

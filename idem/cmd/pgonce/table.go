@@ -70,7 +70,8 @@ type migrateCmd struct{ table }
 
 func (c *migrateCmd) Run(s *session) error {
 	return c.on(s, func(ctx context.Context, db *pgxpool.Pool, d dedup.Table) error {
-		if err := s.confirm("make the table %s, or bring it to the newest version (pgonce ddl prints the SQL)", c.Table); err != nil {
+		if err := s.confirm("make the table %s, or bring it to the newest version (pgonce ddl prints the SQL)",
+			c.Table); err != nil {
 			return err
 		}
 		if err := dedup.Migrate(ctx, db, d); err != nil {

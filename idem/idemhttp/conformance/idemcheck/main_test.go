@@ -18,7 +18,7 @@ import (
 	"github.com/pgonce/pgonce/dedup"
 	"github.com/pgonce/pgonce/idem"
 	"github.com/pgonce/pgonce/idem/idemhttp"
-	"github.com/pgonce/pgonce/internal/pgtest"
+	"github.com/pgonce/pgonce/internal/rig/pgtest"
 )
 
 // asProgram makes the test binary behave as the program.
@@ -114,7 +114,8 @@ func TestNaive(t *testing.T) {
 	got := verdicts(table)
 	require.Len(t, got, 7, "%s", table)
 	// Whether the client alone can break a request off in the wrong moment is a matter of luck.
-	require.Equal(t, []string{"missing FAIL", "malformed FAIL", "replay pass", "mismatch FAIL", "concurrent FAIL"}, got[:5],
+	require.Equal(t, []string{"missing FAIL", "malformed FAIL", "replay pass", "mismatch FAIL", "concurrent FAIL"},
+		got[:5],
 		"%s", table)
 	require.Equal(t, "callers FAIL", got[6], "%s", table)
 	require.Empty(t, complaints)
