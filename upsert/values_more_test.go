@@ -58,7 +58,7 @@ func moreSamples() []sample {
 		given(netip.Addr{}), given(netip.MustParseAddr("fe80::1%eth0")), given(netip.Prefix{}), given(id128(uuid)),
 		given(ptr(id128(uuid))), given([]id128{uuid}), given([][16]byte{uuid}), given(ptr(uuid)),
 		given([3]byte{1, 2, 3}), given(ptr([]byte{0, 255})), given(sql.RawBytes("abc")), given([]namedBytes{{0}, nil}),
-		given([][]string{{"a"}, {"b"}}), given([][]string{{"a"}, {"b", "c"}}), given([][]string{}),
+		given([][]string{{"a"}, {"b"}}), given(ragged), given([][]string{}),
 		given([]switched{true}), given([]float32{0.1}), given([]rate{0.1}), given([]any{1, "x", nil}),
 		given([]*int{ptr(1), nil}), given(ptr([]string{"a"})), given([]sql.NullString{{String: "a", Valid: true}, {}}),
 		given([]sql.NullTime{{Time: west, Valid: true}, {}}), given([]amount{dec("1.5")}),
@@ -113,3 +113,5 @@ func moreSamples() []sample {
 		given[any]([]int{1}), given[any](map[string]any{"a": 1.0}), given[*any](nil), given[error](nil),
 	}
 }
+
+var ragged = [][]string{{"a"}, {"b", "c"}}

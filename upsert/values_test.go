@@ -318,7 +318,8 @@ func (c *valueTest) run(t *testing.T, id, typ string, s sample) {
 				if _, _, one := do(c.ways[0].db, at, false); one == nil {
 					fail("refused in a batch only: %v", err)
 				}
-				if usual {
+				// pgx stores a ragged slice on a connection that has seen one that is not, without what sticks out.
+				if usual && !reflect.DeepEqual(s.value, ragged) {
 					c.refused = append(c.refused, s.name)
 				}
 				return

@@ -67,7 +67,7 @@ func serveAsProcess(dsn string) {
 
 // storm is what clients do: each of eight sends requests, five of each key in all, again and again until they are
 // answered with 201. Some give up early, and so have sent a request whose answer is lost. Meanwhile kill is called.
-func storm(t *testing.T, pool *pgxpool.Pool, url string, kill func(ctx context.Context) error) {
+func storm(t *testing.T, pool *pgxpool.Pool, url string, kill func(ctx context.Context, missed func()) error) {
 	keys, kills := 40, 3
 	if os.Getenv("PGONCE_LONG") != "" {
 		keys, kills = 2000, 20
@@ -131,7 +131,14 @@ func storm(t *testing.T, pool *pgxpool.Pool, url string, kill func(ctx context.C
 	for i, k := range deliveries {
 		if i%((len(deliveries)+kills)/(kills+1)) == 0 && i > 0 { // the clients go on meanwhile
 			require.NoError(t, <-killed)
-			go func() { killed <- kill(ctx) }()
+			before := failed.Load()
+			go func() {
+				killed <- kill(ctx, func() { // somebody has to meet the server that is away
+					for failed.Load() == before && ctx.Err() == nil {
+						time.Sleep(time.Millisecond)
+					}
+				})
+			}()
 		}
 		work <- k
 	}
@@ -143,6 +150,7 @@ func storm(t *testing.T, pool *pgxpool.Pool, url string, kill func(ctx context.C
 	for k, got := range answers {
 		require.Len(t, got, 1, "key %d", k)
 	}
+	pool.Reset() // of sessions that ended with the server
 	var effects, rows int
 	require.NoError(t, pool.QueryRow(ctx, `SELECT count(*) FROM effects`).Scan(&effects))
 	require.NoError(t, pool.QueryRow(ctx, `SELECT count(*) FROM processed_events`).Scan(&rows))
@@ -170,10 +178,11 @@ func TestKilledServer(t *testing.T) {
 	require.NoError(t, err)
 	web := httptest.NewServer(h)
 	defer web.Close()
-	storm(t, pool, web.URL, func(ctx context.Context) error {
+	storm(t, pool, web.URL, func(ctx context.Context, missed func()) error {
 		if err := server.Kill(); err != nil {
 			return err
 		}
+		missed()
 		return server.Restart(ctx)
 	})
 }
@@ -212,8 +221,9 @@ func TestKilledProcess(t *testing.T) {
 	}
 	require.NoError(t, start(t.Context()))
 	t.Cleanup(func() { kill() })
-	storm(t, pool, "http://"+address, func(ctx context.Context) error {
+	storm(t, pool, "http://"+address, func(ctx context.Context, missed func()) error {
 		kill()
+		missed()
 		return start(ctx)
 	})
 }
