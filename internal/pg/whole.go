@@ -47,7 +47,7 @@ const (
 
 var (
 	// ErrOptions: what a [Whole] cannot be begun with.
-	ErrOptions = errors.New("Apply begins no transaction by BEGIN: leave BeginQuery and CommitQuery empty, and take " +
+	ErrOptions = errors.New("an Apply begins no transaction by BEGIN: leave BeginQuery and CommitQuery empty, and take " +
 		"pgx's own names of levels and modes")
 
 	errNoEffects = errors.New("the batch of effects is empty")
