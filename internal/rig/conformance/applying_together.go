@@ -219,7 +219,10 @@ func applyTogether(t *testing.T, door Door) {
 			_, err := k.apply(scope.Key("evt_1"), left("a")...)
 			var own *idem.Error
 			require.ErrorAs(t, err, &own)
-			require.ErrorContains(t, err, "dedup.Verify")
+			// The server itself refuses a row that would have to move to another partition.
+			if !pgerr.Is(err, "0A000") || name != "renames" || door.Layout == dedup.Plain {
+				require.ErrorContains(t, err, "dedup.Verify")
+			}
 			k.wantKeys(0)
 			k.wantEffects("a", 0)
 		})
