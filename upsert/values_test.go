@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/big"
 	"os"
 	"reflect"
@@ -164,7 +165,8 @@ func TestStoresWhatTheDriverStores(t *testing.T) {
 		db := pgtest.PoolConfig(t, settled(cfg, settings))
 		ways = append(ways, way{driver{fmt.Sprint("strange settings ", i), db}, pool, true})
 	}
-	golden := goldenRefusals(t, get[int](t, pool, "SELECT current_setting('server_version_num')::int"))
+	server := get[int](t, pool, "SELECT current_setting('server_version_num')::int")
+	golden := goldenRefusals(t, server)
 	all := slices.Concat(samples(), moreSamples())
 	some := pgtest.LongMatrix(columnTypes, func(typ string) string { return typ }, typicalTypes...)
 	if !pgtest.Full() && len(some) < len(columnTypes) {
@@ -190,6 +192,10 @@ func TestStoresWhatTheDriverStores(t *testing.T) {
 			require.NoError(t, err)
 			c := valueTest{pool: pool, bare: bareTable, table: table, bares: bares, ways: ways, read: read}
 			for i, s := range all {
+				// PostgreSQL 14 takes the longest interval, and cannot print it.
+				if v, ok := s.value.(pgtype.Interval); ok && server < 150000 && v.Microseconds == math.MaxInt64 && typ == "interval" {
+					continue
+				}
 				c.run(t, fmt.Sprint(i), typ, s)
 			}
 			if slices.Contains(typicalTypes, typ) {
