@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,6 +119,7 @@ func run(ctx context.Context, cfg config, out, progress io.Writer) (err error) {
 		return err
 	}
 	if err := errors.Join(
+		os.MkdirAll(filepath.Dir(cfg.out), 0o777),
 		os.WriteFile(cfg.out+".md", []byte(page), 0o666),
 		os.WriteFile(cfg.out+".svg", []byte(p.svg()), 0o666),
 	); err != nil {
