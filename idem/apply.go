@@ -15,8 +15,8 @@ import (
 //
 //   - First call: the effects run, in order, and Apply returns Executed. Nothing is looked at in between: an UPDATE
 //     that finds no row is an effect, too. Where it must find one, use Run.
-//   - Duplicate: Apply returns Duplicate. No effect runs, and nothing is written. It takes a second round trip.
-//   - Concurrent duplicate: as with [Run].
+//   - Duplicate: Apply returns Duplicate. No effect runs, and nothing is written. With MaxWait it takes a second round trip.
+//   - Concurrent duplicate: as with [Run]. One that had to wait takes a second round trip.
 //   - An effect fails: nothing stays, and its error comes back, with the effect's number in front of its text. So it is
 //     where it meets a constraint of your own table; that is no duplicate.
 //   - Only COMMIT fails, as for a deferred constraint: an *[Error] of [StageCommit].

@@ -39,19 +39,27 @@ func (a *apply) try(ctx context.Context) (res Result, err error) {
 		return a.tryFrom(ctx, a.begin)
 	}
 	ins, m := a.insertStmt(false), a.look(nil)
-	a.own = ins.Args[len(ins.Args)-1].(int64)
-	stmts := []*pg.Stmt{ins}
+	a.own, ins.Dest = ins.Args[len(ins.Args)-1].(int64), nil // stmtProve is asked instead
+	alone := &pg.Stmt{SQL: pinnedAlone}
+	stmts := []*pg.Stmt{alone, m.read, ins}
 	var l *look
 	if a.MaxWait > 0 {
+		// Nothing may wait for the table's lock outside the limit, nor have a limit of its own.
 		l = newLook(a.left)
-		stmts = slices.Concat(l.before(a.Claim), stmts, l.after())
+		stmts = slices.Concat([]*pg.Stmt{alone}, l.before(a.Claim), []*pg.Stmt{ins}, l.after())
 	}
-	alone := &pg.Stmt{SQL: pinnedAlone}
-	stmts = append([]*pg.Stmt{alone}, stmts...)
 	stmts = append(stmts, &pg.Stmt{SQL: a.SQL.text[stmtProve], Args: a.args(a.own)})
 
 	begun := time.Now()
-	committed, broken := a.effects.Send(ctx, stmts, m.stmts())
+	committed, broken := a.effects.Send(ctx, stmts, func() []*pg.Stmt {
+		// A row that was there before this transaction wrote anything is somebody else's, and committed. One that the
+		// statements behind it would find could be made by a trigger, and would be gone with the transaction.
+		if m.read.Rows > 0 {
+			return nil
+		}
+		m = a.look(nil)
+		return m.stmts()
+	})
 	res.Waited = time.Since(begun)
 	a.left -= res.Waited
 	switch {

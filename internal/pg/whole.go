@@ -13,9 +13,9 @@ import (
 // Whole are effects that travel together with what goes before them: one transaction, in one round trip.
 type Whole interface {
 	// Send sends stmts, then the effects, and commits. The last of stmts proves that the effects may happen: it fails
-	// with [NotNew] where they may not. Then Send sends otherwise, in a second round trip, and reports false. Of stmts no
-	// results are read, of otherwise they are.
-	Send(ctx context.Context, stmts, otherwise []*Stmt) (committed bool, broken *Broken)
+	// with [NotNew] where they may not. Then Send asks otherwise for more, sends that, where it is any, in a second round
+	// trip, and reports false.
+	Send(ctx context.Context, stmts []*Stmt, otherwise func() []*Stmt) (committed bool, broken *Broken)
 
 	// SendIn sends the effects in a transaction that somebody else commits. Its errors are the effects' own.
 	SendIn(ctx context.Context, tx Tx) error
@@ -162,7 +162,9 @@ func (w *pgxWhole) queue(b *pgx.Batch, ends bool) {
 	}
 }
 
-func (w *pgxWhole) Send(ctx context.Context, stmts, otherwise []*Stmt) (committed bool, broken *Broken) {
+func (w *pgxWhole) Send(
+	ctx context.Context, stmts []*Stmt, otherwise func() []*Stmt,
+) (committed bool, broken *Broken) {
 	db := w.db
 	if w.lend != nil {
 		lent, back, err := w.lend(ctx)
@@ -179,8 +181,10 @@ func (w *pgxWhole) Send(ctx context.Context, stmts, otherwise []*Stmt) (committe
 	if !notNew(broken, stmts) {
 		return false, broken
 	}
-	if err := FromPgx(db).Send(ctx, otherwise...); err != nil {
-		return false, &Broken{Err: err, At: AtConfirm, Undone: true}
+	if more := otherwise(); len(more) > 0 {
+		if err := FromPgx(db).Send(ctx, more...); err != nil {
+			return false, &Broken{Err: err, At: AtConfirm, Undone: true}
+		}
 	}
 	return false, nil
 }
@@ -206,7 +210,7 @@ func (w *pgxWhole) send(ctx context.Context, db PgxDB, stmts []*Stmt) (broken *B
 	}()
 	br := db.SendBatch(ctx, b)
 	for i := range b.Len() {
-		if _, err := br.Exec(); err != nil {
+		if err := result(br, i-len(w.settings), stmts); err != nil {
 			broken, i = at.broken(i, err, b.QueuedQueries)
 			switch {
 			case i == nowhere:
@@ -232,6 +236,20 @@ func (w *pgxWhole) send(ctx context.Context, db PgxDB, stmts []*Stmt) (broken *B
 		broken = &Broken{Err: WithoutDetail(err), At: AtCommit}
 	}
 	return broken
+}
+
+// result takes the n-th result, whose rows are read where stmts has places for them.
+func result(br pgx.BatchResults, n int, stmts []*Stmt) error {
+	if n < 0 || n >= len(stmts) || stmts[n].Dest == nil {
+		_, err := br.Exec()
+		return err
+	}
+	rows, err := br.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	return stmts[n].read(rows)
 }
 
 // notNew reports whether the last of stmts has refused what goes behind it.
