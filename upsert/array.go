@@ -4,6 +4,8 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // item is an element of an array: a value, NULL, or an array of its own.
@@ -117,6 +119,52 @@ func (d decoder) array(dst reflect.Value, items []item) error {
 			err = decoder{oid: d.elem, types: d.types}.null(at)
 		default:
 			err = decoder{oid: d.elem, types: d.types}.decode(at, it.text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setter reads an array into what takes it one item after the other, as a pgtype.Array does.
+func (d decoder) setter(dst pgtype.ArraySetter, text string) error {
+	items, err := parseArray(text)
+	if err != nil {
+		return err
+	}
+	var dims []pgtype.ArrayDimension
+	for in := items; len(in) > 0; in = in[0].nested {
+		dims = append(dims, pgtype.ArrayDimension{Length: int32(len(in)), LowerBound: 1})
+	}
+	if dims == nil {
+		dims = []pgtype.ArrayDimension{} // nil would be NULL
+	}
+	if err := dst.SetDimensions(dims); err != nil {
+		return err
+	}
+	n := 0
+	return eachItem(items, func(it item) error {
+		at := reflect.ValueOf(dst.ScanIndex(n))
+		n++
+		if at.Kind() != reflect.Pointer || at.IsNil() {
+			return errArray
+		}
+		if it.null {
+			return decoder{oid: d.elem, types: d.types}.null(at.Elem())
+		}
+		return decoder{oid: d.elem, types: d.types}.decode(at.Elem(), it.text)
+	})
+}
+
+// eachItem calls do with each item that is no array.
+func eachItem(items []item, do func(item) error) error {
+	for _, it := range items {
+		var err error
+		if it.array {
+			err = eachItem(it.nested, do)
+		} else {
+			err = do(it)
 		}
 		if err != nil {
 			return err

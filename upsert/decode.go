@@ -190,7 +190,11 @@ func (d decoder) kind(dst reflect.Value, text string) error {
 		dst.Set(reflect.ValueOf(v))
 		return nil
 	}
-	return pgtype.NewMap().Scan(d.oid, pgtype.TextFormatCode, []byte(text), dst.Addr().Interface())
+	err := pgtype.NewMap().Scan(d.oid, pgtype.TextFormatCode, []byte(text), dst.Addr().Interface())
+	if a, ok := dst.Addr().Interface().(pgtype.ArraySetter); ok && err != nil && d.elem != 0 {
+		return d.setter(a, text) // pgx knows no array of a domain, nor the 1.00 of an integer
+	}
+	return err
 }
 
 // scan gives s what a driver would, and where it knows another driver's form only, that.

@@ -35,7 +35,6 @@ type driver struct {
 // database/sql.
 func drivers(t *testing.T, cfg *pgxpool.Config) []driver {
 	t.Helper()
-	ctx := context.Background()
 	var all []driver
 	for _, mode := range queryModes {
 		cfg := cfg.Copy()
@@ -43,15 +42,21 @@ func drivers(t *testing.T, cfg *pgxpool.Config) []driver {
 		all = append(all, driver{"pgx " + mode.String(), pgtest.PoolConfig(t, cfg)})
 	}
 	for _, name := range []string{"pgx", "postgres"} {
-		db, err := sql.Open(name, cfg.ConnString())
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, db.Close()) })
-		conn, err := db.Conn(ctx)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, conn.Close()) })
+		db, conn := standard(t, cfg, name)
 		all = append(all, driver{name + " sql.DB", upsert.SQL(db)}, driver{name + " sql.Conn", upsert.SQL(conn)})
 	}
 	return all
+}
+
+func standard(t *testing.T, cfg *pgxpool.Config, name string) (*sql.DB, *sql.Conn) {
+	t.Helper()
+	db, err := sql.Open(name, cfg.ConnString())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	conn, err := db.Conn(context.Background())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	return db, conn
 }
 
 type mood string

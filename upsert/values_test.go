@@ -190,7 +190,15 @@ func TestStoresWhatTheDriverStores(t *testing.T) {
 			read := upsert.Into[row](table).OnConflict("id").Set("v").Version("n").MustBuild()
 			_, err := read.Exec(context.Background(), pool, row{"", nil, 1})
 			require.NoError(t, err)
-			c := valueTest{pool: pool, bare: bareTable, table: table, bares: bares, ways: ways, read: read}
+			own := slices.Clone(ways)
+			for i, w := range own {
+				// One connection is for one goroutine at a time.
+				if name, ok := strings.CutSuffix(w.name, " sql.Conn"); ok {
+					_, conn := standard(t, cfg, name)
+					own[i].db = upsert.SQL(conn)
+				}
+			}
+			c := valueTest{pool: pool, bare: bareTable, table: table, bares: bares, ways: own, read: read}
 			for i, s := range all {
 				// PostgreSQL 14 takes the longest interval, and cannot print it.
 				if v, ok := s.value.(pgtype.Interval); ok && server < 150000 && v.Microseconds == math.MaxInt64 && typ == "interval" {
