@@ -14,12 +14,13 @@ import (
 )
 
 // together has the transactions that end the first two messages wait for each other at their COMMIT, so that neither
-// sees the other's end.
+// sees the other's end. A second is what they wait: a worker gives its last statement five, and one that comes too late
+// for the other goes on alone.
 const together = `
 CREATE FUNCTION together() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM pg_advisory_xact_lock_shared(4711);
-  FOR n IN 1 .. 500 LOOP
+  FOR n IN 1 .. 100 LOOP
     EXIT WHEN (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711) >= 2;
     PERFORM pg_sleep(0.01);
   END LOOP;
